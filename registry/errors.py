@@ -1,0 +1,130 @@
+"""Every error this project raises on purpose.
+
+    ToolRAGError
+    ├── ConfigurationError              settings, URLs, embedding model names
+    │   └── InvalidToolError            a tool that cannot be registered as it is
+    ├── LocalPostgresError              the embedded server could not be started or reached
+    ├── RegistryError
+    │   ├── DuplicateToolError          one model-facing name, two tools
+    │   ├── EmbeddingError              an embedding call failed or its answer is unusable
+    │   ├── EmbeddingModelMismatchError stored vectors are of another embedding model
+    │   ├── InvalidQueryError           an empty question, k or threshold out of range
+    │   ├── RegistryUnavailableError    the database does not answer
+    │   ├── SchemaVersionError          the database schema is absent, older or newer
+    │   └── ToolNotFoundError
+    └── AgentError
+        └── RunLimitError
+
+Messages say what to do next; data is in attributes; the cause is chained with `from`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AgentError",
+    "ConfigurationError",
+    "DuplicateToolError",
+    "EmbeddingError",
+    "EmbeddingModelMismatchError",
+    "InvalidQueryError",
+    "InvalidToolError",
+    "LocalPostgresError",
+    "RegistryError",
+    "RegistryUnavailableError",
+    "RunLimitError",
+    "SchemaVersionError",
+    "ToolNotFoundError",
+    "ToolRAGError",
+]
+
+
+class ToolRAGError(Exception):
+    """Base class: catch this to catch every deliberate error of the project."""
+
+
+class ConfigurationError(ToolRAGError):
+    """A setting is missing, unreadable or out of range."""
+
+
+class InvalidToolError(ConfigurationError):
+    """A tool cannot be registered as it is (no name, no description, unusable schema)."""
+
+    def __init__(self, tool_name: str, reason: str) -> None:
+        super().__init__(f"Tool {tool_name!r} cannot be registered: {reason}")
+        self.tool_name = tool_name
+        self.reason = reason
+
+
+class LocalPostgresError(ToolRAGError):
+    """The embedded PostgreSQL server could not be made, started or stopped."""
+
+
+class RegistryError(ToolRAGError):
+    """Base class for errors of the tool registry."""
+
+
+class DuplicateToolError(RegistryError):
+    """Two tools claim one model-facing name."""
+
+    def __init__(self, tool_name: str, origins: Sequence[str]) -> None:
+        super().__init__(
+            f"Two tools are named {tool_name!r} (origins: {', '.join(origins)}). "
+            "Rename one of them, or give each its own origin so that it gets a prefix."
+        )
+        self.tool_name = tool_name
+        self.origins = tuple(origins)
+
+
+class EmbeddingError(RegistryError):
+    """The embedding model failed, or answered with vectors that cannot be used."""
+
+
+class EmbeddingModelMismatchError(RegistryError):
+    """The registry's vectors were made by another embedding model than the configured one."""
+
+    def __init__(self, *, stored: str, configured: str) -> None:
+        super().__init__(
+            f"The registry holds vectors of {stored}, but {configured} is configured. "
+            "Vectors of two models are never compared. Configure the stored model again, or run "
+            "`toolrag embeddings migrate --to MODEL` to embed every tool with the new one."
+        )
+        self.stored = stored
+        self.configured = configured
+
+
+class InvalidQueryError(RegistryError, ValueError):
+    """A search was asked for with an empty question, or with k or threshold out of range."""
+
+
+class RegistryUnavailableError(RegistryError):
+    """The registry's database cannot be reached or did not answer in time."""
+
+
+class SchemaVersionError(RegistryError):
+    """The database schema is absent, or older or newer than this release expects."""
+
+    def __init__(self, *, found: str | None, expected: str, advice: str) -> None:
+        super().__init__(advice)
+        self.found = found
+        self.expected = expected
+
+
+class ToolNotFoundError(RegistryError):
+    """No tool of that name is registered in this namespace."""
+
+    def __init__(self, tool_name: str, *, namespace: str, nearest: Sequence[str] = ()) -> None:
+        hint = f" Nearest: {', '.join(nearest)}." if nearest else ""
+        super().__init__(f"No tool {tool_name!r} in namespace {namespace!r}.{hint}")
+        self.tool_name = tool_name
+        self.namespace = namespace
+        self.nearest = tuple(nearest)
+
+
+class AgentError(ToolRAGError):
+    """Base class for errors of the agent."""
+
+
+class RunLimitError(AgentError):
+    """A limit of a run is not usable, for example a step limit of zero."""

@@ -1,0 +1,87 @@
+"""Frozen settings. Only the command line and `migrations/env.py` read the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+from registry.errors import ConfigurationError
+
+__all__ = ["RegistrySettings"]
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySettings:
+    """How a registry connects, embeds and searches.
+
+    Attributes:
+        namespace: Tenant whose tools are seen, `[A-Za-z0-9_.:-]{1,100}`.
+        pool_size: Connections kept open; one pool a registry.
+        max_overflow: Connections opened beyond `pool_size` under load, then closed again.
+        pool_timeout_s: Longest wait for a free connection, seconds.
+        connect_timeout_s: Longest wait for a new connection, seconds.
+        statement_timeout_s: Longest run of one statement, seconds.
+        embedding_batch_size: Texts in one embedding request.
+        query_cache_size: Question vectors kept in memory, per registry.
+        index_min_tools: Vectors of one model from which a sync makes an HNSW index; below it an
+            exact scan is as fast.
+        ef_search: Candidate list of an index scan; raised to twice `k` where that is more.
+
+    Raises:
+        ConfigurationError: A value is out of range.
+    """
+
+    namespace: str = "default"
+    pool_size: int = 5
+    max_overflow: int = 5
+    pool_timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+    statement_timeout_s: float = 30.0
+    embedding_batch_size: int = 128
+    query_cache_size: int = 1_024
+    index_min_tools: int = 2_000
+    ef_search: int = 200
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise ConfigurationError(
+                f"namespace is {self.namespace!r}; use 1 to 100 characters of A-Z a-z 0-9 _ . : -"
+            )
+        for name, low, high in (
+            ("pool_size", 1, 1_000),
+            ("max_overflow", 0, 1_000),
+            ("pool_timeout_s", 0.001, 3_600),
+            ("connect_timeout_s", 1, 3_600),
+            ("statement_timeout_s", 0.001, 86_400),
+            ("embedding_batch_size", 1, 2_048),
+            ("query_cache_size", 0, 1_000_000),
+            ("index_min_tools", 1, 1_000_000_000),
+            ("ef_search", 1, 1_000),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigurationError(f"{name} is {value}; it must be from {low} to {high}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Read `TOOLRAG_<FIELD>` variables, for example `TOOLRAG_POOL_SIZE=10`.
+
+        Raises:
+            ConfigurationError: A variable is not a number where one is needed, or out of range.
+        """
+        values: dict[str, str | int | float] = {}
+        for f in fields(cls):
+            variable = f"TOOLRAG_{f.name.upper()}"
+            raw = environ.get(variable, "").strip()
+            if not raw:
+                continue
+            convert = {"int": int, "float": float}.get(str(f.type), str)
+            try:
+                values[f.name] = convert(raw)
+            except ValueError:
+                raise ConfigurationError(f"{variable} is {raw!r}, which is not a number") from None
+        return cls(**values)  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""The one MetaData: what `migrations/` builds and `statements.py` queries."""
+
+from __future__ import annotations
+
+from pgvector.sqlalchemy import HALFVEC
+from sqlalchemy import (
+    ARRAY,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+__all__ = [
+    "SCHEMA_REVISION",
+    "VERSION_TABLE",
+    "embedding_model",
+    "metadata",
+    "tool_embedding",
+    "tool_registry",
+]
+
+# A test holds this equal to the newest file in migrations/versions.
+SCHEMA_REVISION = "0001"
+# Not alembic's default name: the application's own migrations may live in the same database.
+VERSION_TABLE = "toolrag_schema_version"
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+tool_registry = Table(
+    "tool_registry",
+    metadata,
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("namespace", Text, nullable=False),
+    Column("tool_name", Text, nullable=False),
+    Column("display_name", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("examples", ARRAY(Text), nullable=False),
+    Column("binding", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("args_schema", JSONB, nullable=False),
+    Column("is_active", Boolean, nullable=False, server_default=text("true")),
+    Column("requires_approval", Boolean, nullable=False),
+    Column("read_only", Boolean, nullable=False),
+    Column("version", Integer, nullable=False, server_default=text("1")),
+    Column("content_hash", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    UniqueConstraint("namespace", "tool_name"),
+    CheckConstraint(r"tool_name ~ '^[a-zA-Z0-9_-]{1,64}$'", name="tool_name_legal"),
+    CheckConstraint("version >= 1", name="version_positive"),
+)
+
+embedding_model = Table(
+    "embedding_model",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("dimensions", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("threshold", Double, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    UniqueConstraint("name", "revision", "dimensions"),
+    CheckConstraint("state IN ('building', 'active', 'retired')", name="state_known"),
+    CheckConstraint("dimensions BETWEEN 1 AND 16000", name="dimensions_in_range"),
+    CheckConstraint("threshold BETWEEN 0 AND 1", name="threshold_in_range"),
+)
+# At most one embedding model serves searches.
+Index(
+    "uq_embedding_model_active",
+    embedding_model.c.state,
+    unique=True,
+    postgresql_where=text("state = 'active'"),
+)
+
+tool_embedding = Table(
+    "tool_embedding",
+    metadata,
+    Column(
+        "tool_id", Uuid, ForeignKey("tool_registry.id", ondelete="CASCADE"), primary_key=True
+    ),
+    Column(
+        "embedding_model_id",
+        Integer,
+        ForeignKey("embedding_model.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    # No fixed size: vectors of several models live side by side. The search casts to the size.
+    Column("vector", HALFVEC(), nullable=False),
+    Column("source_hash", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
