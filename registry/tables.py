@@ -97,9 +97,7 @@ Index(
 tool_embedding = Table(
     "tool_embedding",
     metadata,
-    Column(
-        "tool_id", Uuid, ForeignKey("tool_registry.id", ondelete="CASCADE"), primary_key=True
-    ),
+    Column("tool_id", Uuid, ForeignKey("tool_registry.id", ondelete="CASCADE"), primary_key=True),
     Column(
         "embedding_model_id",
         Integer,

@@ -42,9 +42,7 @@ class Toolset(Mapping[str, BaseTool]):
         self._specs: dict[str, ToolSpec] = {}
         self.add(tools, origin=origin)
 
-    def add(
-        self, tools: Iterable[BaseTool | Callable[..., Any]], *, origin: str = "code"
-    ) -> None:
+    def add(self, tools: Iterable[BaseTool | Callable[..., Any]], *, origin: str = "code") -> None:
         """Add tools; all of them, or none when one is refused.
 
         Raises:

