@@ -18,9 +18,13 @@ from registry.statements import Rows
 from registry.text import nearest_names
 from registry.types import EmbeddingModel, ToolHit
 
-__all__ = ["INDEX_BUSY", "MAX_K", "RegistryBase", "index_refused"]
+__all__ = ["INDEX_BUSY", "MAX_K", "NO_INDEX_FOR_SIZE", "RegistryBase", "index_refused"]
 
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
+NO_INDEX_FOR_SIZE = (
+    f"vectors of more than {statements.MAX_INDEXED_DIMENSIONS} dimensions have no index; "
+    "searches scan exactly"
+)
 INDEX_BUSY = "another process is making the vector index; searches scan exactly until it stands"
 
 
@@ -43,6 +47,7 @@ class RegistryBase:
         )
         self._model: tuple[int, EmbeddingModel] | None = None
         self._searches: dict[int, tuple[Rows, Rows]] = {}
+        self._settings_statements: dict[int, Rows] = {}
         self._closed = False
 
     @property
@@ -92,10 +97,12 @@ class RegistryBase:
         return self._searches[model_id]
 
     def _search_settings(self, k: int) -> Rows:
-        return statements.set_search_settings(
-            ef_search=min(MAX_K, max(self.settings.ef_search, 2 * k)),
-            statement_timeout_s=self.settings.statement_timeout_s,
-        )
+        ef_search = min(MAX_K, max(self.settings.ef_search, 2 * k))
+        if ef_search not in self._settings_statements:
+            self._settings_statements[ef_search] = statements.set_search_settings(
+                ef_search=ef_search, statement_timeout_s=self.settings.statement_timeout_s
+            )
+        return self._settings_statements[ef_search]
 
     def _search_parameters(self, vector: str, k: int) -> Mapping[str, Any]:
         return {"namespace": self.namespace, "vector": vector, "k": k}
@@ -114,10 +121,7 @@ class RegistryBase:
         return [hit for hit in hits if hit.relevance >= threshold]
 
     def _wants_index(self, vectors: int | None) -> bool:
-        assert self._model is not None
-        return (vectors or 0) >= self.settings.index_min_tools and self._model[
-            1
-        ].dimensions <= statements.MAX_INDEXED_DIMENSIONS
+        return (vectors or 0) >= self.settings.index_min_tools
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
         return ToolNotFoundError(

@@ -23,13 +23,20 @@ __all__ = [
 ]
 
 _DRIVER = "postgresql+psycopg"
-# insufficient_privilege, read_only_sql_transaction, undefined_table
+# The text may hold a password, so it is not repeated.
+_UNREADABLE = (
+    "The database URL cannot be read. Expected postgresql://user:password@host:5432/name "
+    "with special characters of the password percent-encoded."
+)
+# insufficient_privilege, read_only_sql_transaction, undefined_table, query_canceled
 _ADVICE = {
     "42501": "the database user lacks a privilege",
     "25006": "the database or this connection is read-only",
     "42P01": "a table is missing; run `toolrag db upgrade`",
     "57014": "the statement took longer than statement_timeout_s",
 }
+# Rolled back (deadlock), out of resources, object in use, stopped by someone.
+_MAY_PASS = ("40", "53", "55", "57")
 
 
 def normalise_url(url: str | URL) -> URL:
@@ -39,27 +46,38 @@ def normalise_url(url: str | URL) -> URL:
         ConfigurationError: The URL cannot be read, or names another kind of database.
     """
     try:
-        parsed = make_url(url)
+        parsed = make_url(url.strip() if isinstance(url, str) else url)
     except (sa_exc.ArgumentError, ValueError):
-        # The text may hold a password, so it is not repeated.
-        raise ConfigurationError(
-            "The database URL cannot be read. Expected postgresql://user:password@host:5432/name "
-            "with special characters of the password percent-encoded."
-        ) from None
+        raise ConfigurationError(_UNREADABLE) from None
     backend, _, driver = parsed.drivername.partition("+")
     if backend not in ("postgresql", "postgres") or driver not in ("", "psycopg"):
         raise ConfigurationError(
             f"The database URL begins with {parsed.drivername}://; this project needs "
             "postgresql:// (psycopg 3)."
         )
-    if not parsed.database:
+    if not _is_host(parsed.host or ""):
+        raise ConfigurationError(_UNREADABLE)
+    if not parsed.database and "dbname" not in parsed.query:
         raise ConfigurationError(f"The database URL {display_url(parsed)} names no database.")
     return parsed.set(drivername=_DRIVER)
 
 
+def _is_host(host: str) -> bool:
+    # What follows an unencoded @ of a password is read as the host, and would be shown as one.
+    if "@" in host:
+        return False
+    try:
+        host.encode("idna")  # as asyncio will; there the error would be no driver error
+    except UnicodeError:
+        return False
+    return True
+
+
 def display_url(url: str | URL) -> str:
-    """Return the URL for people, with the password hidden."""
-    return make_url(url).render_as_string(hide_password=True)
+    """Return the URL for people, with passwords hidden, those in the query included."""
+    parsed = make_url(url)
+    hidden = {name: "hidden" for name in parsed.query if "password" in name.lower()}
+    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _engine_options(settings: RegistrySettings) -> dict[str, Any]:
@@ -91,7 +109,8 @@ def translated_errors(url: URL) -> Generator[None]:
     """Turn driver errors into errors of this project; none escapes bare.
 
     Raises:
-        RegistryUnavailableError: No connection, connection lost, pool exhausted or time-out.
+        RegistryUnavailableError: No connection, connection lost, pool exhausted, time-out, or
+            the server gave up a statement (deadlock, disk full) that may work when tried again.
         RegistryError: The server refused the statement.
     """
     try:
@@ -102,19 +121,24 @@ def translated_errors(url: URL) -> Generator[None]:
             "or call fewer searches at once."
         ) from error
     except (sa_exc.OperationalError, sa_exc.InterfaceError) as error:
-        reason = _reason(error)
-        if getattr(error.orig, "sqlstate", None) == "57014":
+        state = getattr(error.orig, "sqlstate", None) or ""
+        # The driver gives no state where there was no connection; 57P: shut down or starting.
+        if not state or state.startswith(("08", "57P")):
             raise RegistryUnavailableError(
-                f"The database {display_url(url)} stopped a statement: {reason}."
+                f"The database {display_url(url)} does not answer: {_reason(error)}. "
+                "Check the URL and that the server runs."
             ) from error
-        raise RegistryUnavailableError(
-            f"The database {display_url(url)} does not answer: {reason}. "
-            "Check the URL and that the server runs."
-        ) from error
+        if state.startswith(_MAY_PASS):
+            raise RegistryUnavailableError(
+                f"The database {display_url(url)} stopped a statement: {_reason(error)}."
+            ) from error
+        raise _refused(url, error) from error
     except sa_exc.SQLAlchemyError as error:
-        raise RegistryError(
-            f"The database {display_url(url)} refused a statement: {_reason(error)}."
-        ) from error
+        raise _refused(url, error) from error
+
+
+def _refused(url: URL, error: sa_exc.SQLAlchemyError) -> RegistryError:
+    return RegistryError(f"The database {display_url(url)} refused a statement: {_reason(error)}.")
 
 
 def _reason(error: sa_exc.SQLAlchemyError) -> str:

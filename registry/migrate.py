@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +27,22 @@ __all__ = [
     "downgrade",
     "ensure_vector_extension",
     "include_object",
+    "migration_lock",
     "upgrade",
 ]
+
+_log = logging.getLogger(__name__)
 
 MINIMUM_PGVECTOR = (0, 8)
 # "toolrag" as bytes: one key for the whole database, unlikely to be another program's.
 MIGRATION_LOCK_KEY = int.from_bytes(b"toolrag")
 # One index per embedding model, made when there is enough data; not part of the metadata.
 HNSW_INDEX_PREFIX = "ix_tool_embedding_hnsw_"
+_NEEDED = f"this project needs {'.'.join(map(str, MINIMUM_PGVECTOR))} or newer"
+_INSUFFICIENT_PRIVILEGE = "42501"
+_LONGEST_PAUSE_S = 1.0
+# alembic keeps the running migration in module globals, so one run a process.
+_alembic_in_use = threading.Lock()
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -118,26 +132,82 @@ def ensure_vector_extension(connection: Connection) -> None:
                 "The server has no pgvector. Install the package postgresql-<version>-pgvector "
                 "there (or use the image pgvector/pgvector), then run this again."
             )
-        _check_version(available)
-        try:
-            connection.execute(text("CREATE EXTENSION vector"))
-        except sa_exc.ProgrammingError as error:
+        if _is_too_old(available):
             raise RegistryError(
-                "This user may not create the extension. An administrator must run once in this "
-                "database: CREATE EXTENSION vector;"
-            ) from error
-    else:
-        _check_version(installed)
-
-
-def _check_version(version: str) -> None:
-    numbers = tuple(int(part) for part in version.split(".")[:2])
-    if numbers < MINIMUM_PGVECTOR:
+                f"The server has pgvector {available}, which is too old; {_NEEDED}. An "
+                "administrator must install it on the server, then run this again."
+            )
+        _create_vector_extension(connection)
+    elif _is_too_old(installed):
         raise RegistryError(
-            f"pgvector {version} is too old; this project needs "
-            f"{'.'.join(map(str, MINIMUM_PGVECTOR))} or newer. An administrator must install it "
-            "and run: ALTER EXTENSION vector UPDATE;"
+            f"pgvector {installed} in this database is too old; {_NEEDED}. An administrator must "
+            "install it on the server and run in this database: ALTER EXTENSION vector UPDATE;"
         )
+    _check_type_is_visible(connection)
+
+
+def _create_vector_extension(connection: Connection) -> None:
+    try:
+        with connection.begin_nested():
+            connection.execute(text("CREATE EXTENSION vector"))
+    except sa_exc.IntegrityError:
+        # Another program of this database created it in this moment, which is as good.
+        return
+    except sa_exc.ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+            raise
+        raise RegistryError(
+            "This user may not create the extension. An administrator must run once in this "
+            "database: CREATE EXTENSION vector;"
+        ) from error
+
+
+def _is_too_old(version: str) -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and tuple(map(int, numbers.groups())) < MINIMUM_PGVECTOR
+
+
+def _check_type_is_visible(connection: Connection) -> None:
+    """Refuse an extension in a schema (`extensions`, on some hosts) that is not searched.
+
+    Raises:
+        RegistryError: The search path does not lead to pgvector's types.
+    """
+    if connection.scalar(text("SELECT to_regtype('halfvec')")) is not None:
+        return
+    schema = connection.scalar(
+        text("SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'vector'")
+    )
+    raise RegistryError(
+        f"pgvector is installed in the schema {schema}, which this user's search_path does not "
+        f"hold. An administrator must run: ALTER ROLE <user> SET search_path = public, {schema};"
+    )
+
+
+@contextmanager
+def migration_lock(connection: Connection) -> Generator[None]:
+    """Hold the database's one migration lock, after waiting for the process that has it.
+
+    The lock is the session's, so it outlives the autocommit blocks that concurrent indexes need.
+    It is asked for again and again: a statement that waits for it keeps a snapshot, and the
+    CREATE INDEX CONCURRENTLY of the process that has it would wait for that snapshot in turn.
+    """
+    key = {"key": MIGRATION_LOCK_KEY}
+    pause_s = 0.05
+    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key):
+        connection.rollback()
+        _log.info("migration_lock_wait", extra={"pause_s": pause_s})
+        time.sleep(pause_s)
+        pause_s = min(_LONGEST_PAUSE_S, 1.5 * pause_s)
+    connection.commit()
+    try:
+        yield
+    finally:
+        # A lost connection lost its lock as well; asking it would hide the error that ended it.
+        if not connection.invalidated:
+            connection.rollback()
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
+            connection.commit()
 
 
 def include_object(
@@ -174,7 +244,7 @@ def _run_alembic(direction: str, url: str, revision: str) -> None:
     from alembic.util import CommandError
 
     parsed = normalise_url(url)
-    with translated_errors(parsed):
+    with translated_errors(parsed), _alembic_in_use:
         try:
             getattr(command, direction)(
                 alembic_config(parsed.render_as_string(hide_password=False)), revision

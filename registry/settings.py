@@ -44,7 +44,7 @@ class RegistrySettings:
     embedding_batch_size: int = 128
     query_cache_size: int = 1_024
     index_min_tools: int = 2_000
-    ef_search: int = 200
+    ef_search: int = 150
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):
@@ -63,6 +63,10 @@ class RegistrySettings:
             ("ef_search", 1, 1_000),
         ):
             value = getattr(self, name)
+            whole = not name.endswith("_s")
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                kind = "a whole number" if whole else "a number"
+                raise ConfigurationError(f"{name} is {value!r}; it must be {kind}")
             if not low <= value <= high:
                 raise ConfigurationError(f"{name} is {value}; it must be from {low} to {high}")
 
@@ -83,5 +87,6 @@ class RegistrySettings:
             try:
                 values[f.name] = convert(raw)
             except ValueError:
-                raise ConfigurationError(f"{variable} is {raw!r}, which is not a number") from None
+                kind = "a whole number" if convert is int else "a number"
+                raise ConfigurationError(f"{variable} is {raw!r}, which is not {kind}") from None
         return cls(**values)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import ProgrammingError
 
 from registry import statements
-from registry.base import INDEX_BUSY, RegistryBase, index_refused
+from registry.base import INDEX_BUSY, NO_INDEX_FOR_SIZE, RegistryBase, index_refused
 from registry.database import create_registry_engine, translated_errors
 from registry.embedding import Embedder
 from registry.errors import EmbeddingError, RegistryError
@@ -97,7 +97,8 @@ class ToolRegistry(RegistryBase):
         """Register tools: embed what is new or changed, leave the rest as it is.
 
         Each batch is stored in a transaction of its own, so what was done stays done when a
-        later batch fails. Tools are never deleted, and switched-off ones stay off.
+        later batch fails; a tool that cannot be registered or embedded is in `failed`, with the
+        reason, and blocks no other. Tools are never deleted, and switched-off ones stay off.
 
         Args:
             tools: A toolset, or LangChain tools, plain typed functions and specs.
@@ -105,11 +106,10 @@ class ToolRegistry(RegistryBase):
             on_progress: Called after each embedding request.
 
         Raises:
-            InvalidToolError: A tool cannot be registered; nothing was written.
             DuplicateToolError: Two tools have one name; nothing was written.
             RegistryUnavailableError: The database went away; finished batches stay.
         """
-        specs = specs_of(tools, origin=origin)
+        specs, refused = specs_of(tools, origin=origin)
         self.open()
         with self._connection() as connection:
             rows = connection.execute(
@@ -120,6 +120,7 @@ class ToolRegistry(RegistryBase):
             sync_steps(
                 specs,
                 current,
+                refused=refused,
                 batch_size=self._embedder.batch_size,
                 on_progress=on_progress,
             )
@@ -289,6 +290,8 @@ class ToolRegistry(RegistryBase):
                         connection.execute(statement)
                 if not self._wants_index(connection.scalar(statements.count_vectors(model_id))):
                     return []
+                if model.dimensions > statements.MAX_INDEXED_DIMENSIONS:
+                    return [NO_INDEX_FOR_SIZE]
                 state = connection.execute(statements.index_state(model_id)).one_or_none()
                 if state is not None and state.is_valid and state.as_expected:
                     return []

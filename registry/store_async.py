@@ -13,7 +13,7 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import statements
-from registry.base import INDEX_BUSY, RegistryBase, index_refused
+from registry.base import INDEX_BUSY, NO_INDEX_FOR_SIZE, RegistryBase, index_refused
 from registry.database import create_registry_engine_async, translated_errors
 from registry.embedding import Embedder
 from registry.errors import EmbeddingError, RegistryError
@@ -99,7 +99,8 @@ class AsyncToolRegistry(RegistryBase):
         """Register tools: embed what is new or changed, leave the rest as it is.
 
         Each batch is stored in a transaction of its own, so what was done stays done when a
-        later batch fails. Tools are never deleted, and switched-off ones stay off.
+        later batch fails; a tool that cannot be registered or embedded is in `failed`, with the
+        reason, and blocks no other. Tools are never deleted, and switched-off ones stay off.
 
         Args:
             tools: A toolset, or LangChain tools, plain typed functions and specs.
@@ -107,11 +108,10 @@ class AsyncToolRegistry(RegistryBase):
             on_progress: Called after each embedding request.
 
         Raises:
-            InvalidToolError: A tool cannot be registered; nothing was written.
             DuplicateToolError: Two tools have one name; nothing was written.
             RegistryUnavailableError: The database went away; finished batches stay.
         """
-        specs = specs_of(tools, origin=origin)
+        specs, refused = specs_of(tools, origin=origin)
         await self.open()
         async with self._connection() as connection:
             rows = await connection.execute(
@@ -122,6 +122,7 @@ class AsyncToolRegistry(RegistryBase):
             sync_steps(
                 specs,
                 current,
+                refused=refused,
                 batch_size=self._embedder.batch_size,
                 on_progress=on_progress,
             )
@@ -305,6 +306,8 @@ class AsyncToolRegistry(RegistryBase):
                         await connection.scalar(statements.count_vectors(model_id))
                     ):
                         return []
+                    if model.dimensions > statements.MAX_INDEXED_DIMENSIONS:
+                        return [NO_INDEX_FOR_SIZE]
                     state = (
                         await connection.execute(statements.index_state(model_id))
                     ).one_or_none()

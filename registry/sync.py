@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.embedding import Vectors, plan_batches, vector_literal
-from registry.errors import DuplicateToolError, EmbeddingError
+from registry.errors import DuplicateToolError, EmbeddingError, InvalidToolError
 from registry.statements import CurrentTool, tool_row
 from registry.text import content_hash, embedding_text, source_hash
 from registry.toolset import ToolLike, Toolset, tool_spec
@@ -53,28 +53,37 @@ class Write:
 SyncSteps = Generator[Embed | Write, Vectors | None, SyncReport]
 
 
-def specs_of(tools: Toolset | Iterable[ToolLike], *, origin: str) -> list[ToolSpec]:
-    """Return checked specs, one a name, before anything is written.
+def specs_of(
+    tools: Toolset | Iterable[ToolLike], *, origin: str
+) -> tuple[list[ToolSpec], dict[str, str]]:
+    """Return checked specs, one a name, and why others cannot be registered, by name.
+
+    One bad tool does not block the rest.
 
     Raises:
-        InvalidToolError: A tool has no description, an illegal name or an unusable schema.
-        DuplicateToolError: Two tools have one model-facing name.
+        DuplicateToolError: Two tools have one model-facing name; it would be chance which wins.
     """
     if isinstance(tools, Toolset):
-        return tools.specs
+        return tools.specs, {}
     specs: dict[str, ToolSpec] = {}
+    refused: dict[str, str] = {}
     for item in tools:
-        spec = tool_spec(item, origin=origin)
+        try:
+            spec = tool_spec(item, origin=origin)
+        except InvalidToolError as error:
+            refused[error.tool_name] = error.reason
+            continue
         if (other := specs.get(spec.tool_name)) is not None:
             raise DuplicateToolError(spec.tool_name, sorted((other.origin, spec.origin)))
         specs[spec.tool_name] = spec
-    return list(specs.values())
+    return list(specs.values()), refused
 
 
 def sync_steps(
     specs: Sequence[ToolSpec],
     current: Mapping[str, CurrentTool],
     *,
+    refused: Mapping[str, str],
     batch_size: int,
     on_progress: Callable[[SyncProgress], None] | None = None,
 ) -> SyncSteps:
@@ -87,6 +96,7 @@ def sync_steps(
     Args:
         specs: Distinct tools, in the order to report.
         current: The namespace's tools by name.
+        refused: Tools that cannot be registered, with the reason; reported as failed.
         batch_size: Texts in one request.
         on_progress: Called after each request.
     """
@@ -94,7 +104,7 @@ def sync_steps(
     changed: set[str] = set()
     rows_only: list[ToolSpec] = []
     to_embed: list[tuple[ToolSpec, str, str]] = []
-    failed: dict[str, str] = {}
+    failed: dict[str, str] = dict(refused)
     for spec in specs:
         known = current.get(spec.tool_name)
         if known is not None and known.origin != spec.origin:
@@ -146,7 +156,7 @@ def sync_steps(
             on_progress(SyncProgress(done=done, total=len(to_embed)))
 
     names = [spec.tool_name for spec in specs if spec.tool_name not in failed]
-    given = {spec.tool_name for spec in specs}
+    given = {spec.tool_name for spec in specs} | set(refused)
     origins = {spec.origin for spec in specs}
     re_embedded = {spec.tool_name for spec, _, _ in to_embed}
     return SyncReport(

@@ -30,6 +30,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL_RUN = re.compile(r"[^a-zA-Z0-9_-]+")
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_\-./:\s]+")
 _CUT_MARK = " […]"
+_DIGEST_CHARS = 8
 
 
 def is_legal_name(name: str) -> bool:
@@ -41,7 +42,7 @@ def legal_name(name: str, *, prefix: str = "") -> str:
     """Return a model-facing name, `[a-zA-Z0-9_-]{1,64}`, the same for the same input always.
 
     A legal name without prefix comes back as it is. Whatever had to be replaced or cut is made
-    up for by six hex digits of the original's SHA-256, so that two originals stay apart.
+    up for by eight hex digits of the original's SHA-256, so that two originals stay apart.
 
     Args:
         name: The tool's own name.
@@ -55,9 +56,10 @@ def legal_name(name: str, *, prefix: str = "") -> str:
     full = f"{prefix}__{name}" if prefix else name
     if is_legal_name(full):
         return full
-    digest = hashlib.sha256(full.encode()).hexdigest()[:6]
+    # A thousand names without one Latin letter share all but the digits: six would not do.
+    digest = hashlib.sha256(full.encode()).hexdigest()[:_DIGEST_CHARS]
     readable = _ILLEGAL_RUN.sub("_", full).strip("_") or "tool"
-    return f"{readable[: MAX_NAME_CHARS - 7]}_{digest}"
+    return f"{readable[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
 
 
 def humanise(name: str) -> str:
@@ -109,6 +111,7 @@ def nearest_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[st
     folded = name.casefold()
     # Models decorate names ("functions.search_notes"): compare the last part as well.
     tail = re.split(r"[./:\s]", folded)[-1]
-    found = get_close_matches(folded, by_folded, n=limit, cutoff=0.6)
+    found = [exact for exact in (folded, tail) if exact in by_folded]
+    found += get_close_matches(folded, by_folded, n=limit, cutoff=0.6)
     found += get_close_matches(tail, by_folded, n=limit, cutoff=0.6)
     return [by_folded[match] for match in dict.fromkeys(found)][:limit]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from registry.types import ToolSpec
 __all__ = ["ToolLike", "Toolset", "tool_spec"]
 
 ToolLike = BaseTool | Callable[..., Any] | ToolSpec
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Toolset(Mapping[str, BaseTool]):
@@ -85,9 +87,13 @@ def live_tool(item: BaseTool | Callable[..., Any]) -> BaseTool:
     """
     if isinstance(item, BaseTool):
         return item
-    name = getattr(item, "__name__", repr(item))
+    name = getattr(item, "__name__", type(item).__name__)
     if not callable(item):
-        raise InvalidToolError(name, f"{type(item).__name__} is neither a tool nor a function")
+        raise InvalidToolError(repr(item)[:80], f"a {name} is neither a tool nor a function")
+    if not hasattr(item, "__name__"):
+        raise InvalidToolError(
+            name, "a partial or callable object has no name; wrap it in a function with a docstring"
+        )
     if not (item.__doc__ or "").strip():
         raise InvalidToolError(name, "it has no description; give the function a docstring")
     try:
@@ -115,6 +121,9 @@ def tool_spec(item: ToolLike, *, origin: str = "code") -> ToolSpec:
     except ValueError as error:
         raise InvalidToolError(live.name, str(error)) from error
     metadata = live.metadata or {}
+    examples = metadata.get("examples") or ()
+    if isinstance(examples, str) or not isinstance(examples, Iterable):
+        raise InvalidToolError(live.name, "metadata['examples'] must be a list of questions")
     try:
         args_schema = convert_to_openai_tool(live)["function"].get("parameters", {})
     except Exception as error:  # pydantic and LangChain raise many kinds here
@@ -123,12 +132,12 @@ def tool_spec(item: ToolLike, *, origin: str = "code") -> ToolSpec:
         tool_name=tool_name,
         display_name=live.name,
         description=live.description.strip(),
-        category=metadata.get("category", "general"),
-        examples=tuple(metadata.get("examples", ())),
+        category=metadata.get("category") or "general",
+        examples=tuple(examples),
         origin=origin,
         args_schema=args_schema,
         requires_approval=bool(metadata.get("requires_approval", False)),
-        read_only=bool(metadata.get("read_only", False)),
+        read_only=metadata.get("read_only") is True,  # "false" must not promise anything
     )
     _check(spec)
     return spec
@@ -144,14 +153,43 @@ def _check(spec: ToolSpec) -> None:
             )
     except ValueError as error:
         raise InvalidToolError(spec.tool_name, str(error)) from error
+    texts = (spec.display_name, spec.description, spec.category, spec.binding, spec.origin)
+    if not _are_texts(*texts, *spec.examples):
+        raise InvalidToolError(
+            spec.tool_name, "description, category, examples, binding and origin must be texts"
+        )
     if not spec.description.strip():
         raise InvalidToolError(spec.display_name, "it has no description, so no question finds it")
     if not spec.category.strip():
         raise InvalidToolError(spec.display_name, "its category is empty")
-    texts = (spec.display_name, spec.description, spec.category, spec.binding, spec.origin)
-    if any("\x00" in text for text in (*texts, *spec.examples)):
-        raise InvalidToolError(spec.display_name, "its texts hold a NUL character")
+    if not spec.origin.strip():
+        raise InvalidToolError(spec.display_name, "its origin is empty")
     try:
-        json.dumps(dict(spec.args_schema), allow_nan=False)
-    except (TypeError, ValueError) as error:
+        # Sorted, as the content hash needs it: keys of two types are refused here, not there.
+        json.dumps(dict(spec.args_schema), allow_nan=False, sort_keys=True)
+        texts = (*texts, *spec.examples, *_texts_in(spec.args_schema))
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidToolError(spec.display_name, f"args_schema is not JSON: {error}") from error
+    for text in texts:
+        if _NOT_STORABLE.search(text):
+            raise InvalidToolError(
+                spec.display_name,
+                f"PostgreSQL stores no NUL character and no half of a surrogate pair: {text!a:.80}",
+            )
+
+
+def _are_texts(*values: object) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """Yield every text of a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _texts_in(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts_in(inner)

@@ -1,4 +1,4 @@
-"""Become the server: a script, run by `_postgres_process.ServerProcess`, that ends in `execv`.
+"""Become the server: a script, run by `process.ServerProcess`, that ends in `execv`.
 
 A process of its own, since the alternative (`preexec_fn`) runs Python between fork and exec, which
 may deadlock in a process with threads. It imports nothing but the standard library.

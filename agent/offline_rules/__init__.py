@@ -1,0 +1,1 @@
+"""The rules behind `OfflineChatModel`: word lists and plain functions, no language model."""

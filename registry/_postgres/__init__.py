@@ -1,0 +1,1 @@
+"""The embedded server's machinery; `registry.local_postgres` is its only user."""

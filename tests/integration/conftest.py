@@ -1,0 +1,55 @@
+"""Both registries behind one awaitable face, so that one contract suite covers them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from registry import AsyncToolRegistry, ToolRegistry
+from tests.support.embeddings import HashEmbeddings
+
+OpenRegistry = Callable[..., Awaitable["EitherRegistry"]]
+
+
+class EitherRegistry:
+    """Awaitable methods of a sync or an async registry."""
+
+    def __init__(self, registry: ToolRegistry | AsyncToolRegistry) -> None:
+        self.wrapped = registry
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.wrapped, name)
+        if not callable(found):
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            result = found(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        return call
+
+
+@pytest.fixture(params=[ToolRegistry, AsyncToolRegistry], ids=["sync", "async"])
+async def open_registry(
+    request: pytest.FixtureRequest, database_url: str
+) -> AsyncIterator[OpenRegistry]:
+    """Maker of registries on this test's database; all are closed afterwards."""
+    made: list[EitherRegistry] = []
+
+    async def make(**options: Any) -> EitherRegistry:
+        options.setdefault("embeddings", HashEmbeddings())
+        registry = EitherRegistry(request.param(options.pop("url", database_url), **options))
+        made.append(registry)
+        return await _opened(registry)
+
+    yield make
+    for registry in made:
+        await registry.close()
+
+
+async def _opened(registry: EitherRegistry) -> EitherRegistry:
+    await registry.open()
+    return registry
