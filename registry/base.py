@@ -12,7 +12,12 @@ from sqlalchemy.exc import ProgrammingError
 from registry import statements
 from registry.database import normalise_url
 from registry.embedding import Embedder
-from registry.errors import EmbeddingModelMismatchError, InvalidQueryError, ToolNotFoundError
+from registry.errors import (
+    EmbeddingModelMismatchError,
+    InvalidQueryError,
+    RegistryError,
+    ToolNotFoundError,
+)
 from registry.settings import RegistrySettings
 from registry.statements import Rows
 from registry.text import nearest_names
@@ -64,6 +69,10 @@ class RegistryBase:
     def threshold(self) -> float:
         """Relevance below which a hit is taken as not relevant; stored with the model."""
         return self._model[1].threshold if self._model else self._embedder.threshold
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise RegistryError("This registry was closed; make a new one.")
 
     def _accept_model(self, row: Row[*tuple[Any, ...]] | None) -> None:
         """Take over the stored model, or refuse it.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy import (
@@ -17,6 +18,7 @@ from sqlalchemy import (
     Text,
     TextClause,
     Update,
+    Uuid,
     bindparam,
     cast,
     column,
@@ -26,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.types import TypeEngine
 
 from registry.migrate import HNSW_INDEX_PREFIX
 from registry.tables import embedding_model, tool_embedding, tool_registry
@@ -280,17 +283,35 @@ def upsert_vectors() -> Insert:
 
     Binds `namespace`, `model_id` and the arrays `names`, `vectors` (text form), `hashes`.
     """
+    return _upsert_vectors(
+        "names",
+        Text(),
+        lambda key: (
+            (tool_registry.c.tool_name == key)
+            & (tool_registry.c.namespace == bindparam("namespace"))
+        ),
+    )
+
+
+def upsert_vectors_by_id() -> Insert:
+    """Store vectors of tools by id, as `upsert_vectors`; binds `ids` in place of the names.
+
+    A tool that was removed meanwhile is passed over.
+    """
+    return _upsert_vectors("ids", Uuid(), lambda key: tool_registry.c.id == key)
+
+
+def _upsert_vectors(
+    keys: str, kind: TypeEngine[Any], matches: Callable[[ColumnElement[Any]], ColumnElement[bool]]
+) -> Insert:
     given = (
         func.unnest(
-            bindparam("names", type_=ARRAY(Text)),
+            bindparam(keys, type_=ARRAY(kind)),
             bindparam("vectors", type_=ARRAY(Text)),
             bindparam("hashes", type_=ARRAY(Text)),
         )
         .table_valued(
-            column("tool_name", Text),
-            column("vector", Text),
-            column("source_hash", Text),
-            name="given",
+            column("key", kind), column("vector", Text), column("source_hash", Text), name="given"
         )
         .render_derived()
     )
@@ -302,8 +323,7 @@ def upsert_vectors() -> Insert:
             given.c.source_hash,
         )
         .select_from(given)
-        .join(tool_registry, tool_registry.c.tool_name == given.c.tool_name)
-        .where(tool_registry.c.namespace == bindparam("namespace"))
+        .join(tool_registry, matches(given.c.key))
     )
     statement = insert(tool_embedding).from_select(
         ["tool_id", "embedding_model_id", "vector", "source_hash"], rows
@@ -355,6 +375,75 @@ def add_model(model: EmbeddingModel, *, state: str) -> Insert:
         )
         .on_conflict_do_nothing()
     )
+
+
+def model_id(model: EmbeddingModel) -> Rows:
+    """(id) of a registered model."""
+    return select(embedding_model.c.id).where(
+        embedding_model.c.name == model.name,
+        embedding_model.c.revision == model.revision,
+        embedding_model.c.dimensions == model.dimensions,
+    )
+
+
+def lock_tools() -> TextClause:
+    """Keep writers out until the end of the transaction; searches go on."""
+    return text("LOCK TABLE tool_registry, tool_embedding IN SHARE MODE")
+
+
+def _is_complete(model_id: int) -> ColumnElement[bool]:
+    """Return whether every tool has a vector of a model."""
+    of_model = select(tool_embedding.c.tool_id).where(
+        tool_embedding.c.tool_id == tool_registry.c.id,
+        tool_embedding.c.embedding_model_id == model_id,
+    )
+    return ~select(tool_registry.c.id).where(~of_model.exists()).exists()
+
+
+def retire_active_model(successor_id: int) -> Update:
+    """Stop the active model from serving, unless its successor lacks a vector."""
+    return (
+        update(embedding_model)
+        .where(embedding_model.c.state == "active", _is_complete(successor_id))
+        .values(state="retired")
+    )
+
+
+def activate_model(model_id: int) -> Update:
+    """Let a complete model serve searches; returns its id where that was done."""
+    return (
+        update(embedding_model)
+        .where(embedding_model.c.id == model_id, _is_complete(model_id))
+        .values(state="active")
+        .returning(embedding_model.c.id)
+    )
+
+
+def texts_and_hashes(model_id: int) -> Rows:
+    """(id, namespace, spec fields, source_hash or NULL) of every tool of every namespace."""
+    return (
+        select(
+            tool_registry.c.id,
+            tool_registry.c.namespace,
+            *(tool_registry.c[name] for name in _SPEC_FIELDS),
+            tool_embedding.c.source_hash,
+        )
+        .select_from(tool_registry)
+        .outerjoin(
+            tool_embedding,
+            (tool_embedding.c.tool_id == tool_registry.c.id)
+            & (tool_embedding.c.embedding_model_id == model_id),
+        )
+        .order_by(tool_registry.c.namespace, tool_registry.c.tool_name)
+    )
+
+
+def text_row(row: Row[*tuple[Any, ...]]) -> tuple[UUID, ToolSpec, str | None]:
+    """Return (id, spec, source hash) of a row of `texts_and_hashes`."""
+    values = _values(row)
+    fields = {name: values[name] for name in _SPEC_FIELDS}
+    fields["examples"] = tuple(fields["examples"])
+    return values["id"], ToolSpec(**fields), values["source_hash"]
 
 
 def model_of_row(row: Row[*tuple[Any, ...]]) -> tuple[int, EmbeddingModel]:

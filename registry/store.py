@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from sqlalchemy import Connection
@@ -16,17 +16,20 @@ from registry import statements
 from registry.base import INDEX_BUSY, NO_INDEX_FOR_SIZE, RegistryBase, index_refused
 from registry.database import create_registry_engine, translated_errors
 from registry.embedding import Embedder
-from registry.errors import EmbeddingError, RegistryError
+from registry.embedding_migration import Execute, migration_steps
+from registry.errors import EmbeddingError
 from registry.migrate import check_revision, read_revision
 from registry.settings import RegistrySettings
-from registry.sync import Embed, SyncSteps, Write, specs_of, sync_steps
+from registry.sync import Embed, Write, specs_of, sync_steps
 from registry.toolset import ToolLike, Toolset
-from registry.types import SyncProgress, SyncReport, ToolHit, ToolRecord
+from registry.types import EmbeddingMigrationReport, SyncProgress, SyncReport, ToolHit, ToolRecord
 
 if TYPE_CHECKING:
     from langchain_postgres import PGVectorStore
 
 __all__ = ["ToolRegistry"]
+
+T = TypeVar("T")
 
 
 class ToolRegistry(RegistryBase):
@@ -66,8 +69,7 @@ class ToolRegistry(RegistryBase):
             SchemaVersionError: The schema is absent, older or newer.
             EmbeddingModelMismatchError: The vectors are of another embedding model.
         """
-        if self._closed:
-            raise RegistryError("This registry was closed; make a new one.")
+        self._check_not_closed()
         with self._open_lock:
             if not self._is_open:
                 with self._connection() as connection:
@@ -125,6 +127,34 @@ class ToolRegistry(RegistryBase):
                 on_progress=on_progress,
             )
         )
+        return replace(report, notes=self._ensure_index(changed=report.embedded))
+
+    def migrate_embeddings(
+        self, *, on_progress: Callable[[SyncProgress], None] | None = None
+    ) -> EmbeddingMigrationReport:
+        """Make this registry's embedding model the one that serves searches, of all namespaces.
+
+        Its vectors are made beside the serving ones, which go on answering; the switch is one
+        transaction, made only when every tool has a new vector. A run that was broken off is
+        taken up where it stopped by calling again.
+
+        Args:
+            on_progress: Called after each embedding request.
+
+        Raises:
+            ConfigurationError: The model is in use already.
+            EmbeddingError: Not even one text could be embedded to learn the dimensions.
+            SchemaVersionError: The schema is absent, older or newer.
+            RegistryUnavailableError: The database went away; what was embedded stays.
+        """
+        self._check_not_closed()
+        with self._connection() as connection:
+            check_revision(read_revision(connection))
+        report = self._drive(migration_steps(self._embedder, on_progress=on_progress))
+        self._is_open = False
+        if not report.switched:
+            return report
+        self.open()
         return replace(report, notes=self._ensure_index(changed=report.embedded))
 
     def search(self, query: str, *, k: int = 5, threshold: float | None = None) -> list[ToolHit]:
@@ -238,23 +268,32 @@ class ToolRegistry(RegistryBase):
                 raise self._not_found(tool_name, names)
             connection.commit()
 
-    def _drive(self, steps: SyncSteps) -> SyncReport:
-        """Do what a sync asks for, one step at a time."""
+    def _drive(self, steps: Generator[Embed | Execute | Write, Any, T]) -> T:
+        """Do what a generator of steps asks for, one at a time, and return its report."""
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Embed):
-                    try:
-                        vectors = self._embedder.embed_documents(step.texts)
-                    except EmbeddingError as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(vectors)
+                try:
+                    answer = self._answer(step)
+                except EmbeddingError as error:
+                    step = steps.throw(error)
                 else:
-                    self._write(step)
-                    step = steps.send(None)
+                    step = steps.send(answer)
         except StopIteration as end:
             return end.value
+
+    def _answer(self, step: Embed | Execute | Write) -> Any:
+        if isinstance(step, Embed):
+            return self._embedder.embed_documents(step.texts)
+        if isinstance(step, Write):
+            return self._write(step)
+        with self._connection() as connection:
+            rows: Any = None
+            for statement, parameters in step.statements:
+                result = connection.execute(statement, parameters)
+                rows = result.all() if result.returns_rows else None
+            connection.commit()
+        return rows
 
     def _write(self, step: Write) -> None:
         with self._connection() as connection:

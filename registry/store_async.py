@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from sqlalchemy.exc import ProgrammingError
@@ -16,17 +16,20 @@ from registry import statements
 from registry.base import INDEX_BUSY, NO_INDEX_FOR_SIZE, RegistryBase, index_refused
 from registry.database import create_registry_engine_async, translated_errors
 from registry.embedding import Embedder
-from registry.errors import EmbeddingError, RegistryError
+from registry.embedding_migration import Execute, migration_steps
+from registry.errors import EmbeddingError
 from registry.migrate import check_revision, read_revision
 from registry.settings import RegistrySettings
-from registry.sync import Embed, SyncSteps, Write, specs_of, sync_steps
+from registry.sync import Embed, Write, specs_of, sync_steps
 from registry.toolset import ToolLike, Toolset
-from registry.types import SyncProgress, SyncReport, ToolHit, ToolRecord
+from registry.types import EmbeddingMigrationReport, SyncProgress, SyncReport, ToolHit, ToolRecord
 
 if TYPE_CHECKING:
     from langchain_postgres import PGVectorStore
 
 __all__ = ["AsyncToolRegistry"]
+
+T = TypeVar("T")
 
 
 class AsyncToolRegistry(RegistryBase):
@@ -66,8 +69,7 @@ class AsyncToolRegistry(RegistryBase):
             SchemaVersionError: The schema is absent, older or newer.
             EmbeddingModelMismatchError: The vectors are of another embedding model.
         """
-        if self._closed:
-            raise RegistryError("This registry was closed; make a new one.")
+        self._check_not_closed()
         async with self._open_lock:
             if not self._is_open:
                 async with self._connection() as connection:
@@ -127,6 +129,34 @@ class AsyncToolRegistry(RegistryBase):
                 on_progress=on_progress,
             )
         )
+        return replace(report, notes=await self._ensure_index(changed=report.embedded))
+
+    async def migrate_embeddings(
+        self, *, on_progress: Callable[[SyncProgress], None] | None = None
+    ) -> EmbeddingMigrationReport:
+        """Make this registry's embedding model the one that serves searches, of all namespaces.
+
+        Its vectors are made beside the serving ones, which go on answering; the switch is one
+        transaction, made only when every tool has a new vector. A run that was broken off is
+        taken up where it stopped by calling again.
+
+        Args:
+            on_progress: Called after each embedding request.
+
+        Raises:
+            ConfigurationError: The model is in use already.
+            EmbeddingError: Not even one text could be embedded to learn the dimensions.
+            SchemaVersionError: The schema is absent, older or newer.
+            RegistryUnavailableError: The database went away; what was embedded stays.
+        """
+        self._check_not_closed()
+        async with self._connection() as connection:
+            check_revision(await connection.run_sync(read_revision))
+        report = await self._drive(migration_steps(self._embedder, on_progress=on_progress))
+        self._is_open = False
+        if not report.switched:
+            return report
+        await self.open()
         return replace(report, notes=await self._ensure_index(changed=report.embedded))
 
     async def search(
@@ -249,23 +279,32 @@ class AsyncToolRegistry(RegistryBase):
                 raise self._not_found(tool_name, names)
             await connection.commit()
 
-    async def _drive(self, steps: SyncSteps) -> SyncReport:
-        """Do what a sync asks for, one step at a time."""
+    async def _drive(self, steps: Generator[Embed | Execute | Write, Any, T]) -> T:
+        """Do what a generator of steps asks for, one at a time, and return its report."""
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Embed):
-                    try:
-                        vectors = await self._embedder.aembed_documents(step.texts)
-                    except EmbeddingError as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(vectors)
+                try:
+                    answer = await self._answer(step)
+                except EmbeddingError as error:
+                    step = steps.throw(error)
                 else:
-                    await self._write(step)
-                    step = steps.send(None)
+                    step = steps.send(answer)
         except StopIteration as end:
             return end.value
+
+    async def _answer(self, step: Embed | Execute | Write) -> Any:
+        if isinstance(step, Embed):
+            return await self._embedder.aembed_documents(step.texts)
+        if isinstance(step, Write):
+            return await self._write(step)
+        async with self._connection() as connection:
+            rows: Any = None
+            for statement, parameters in step.statements:
+                result = await connection.execute(statement, parameters)
+                rows = result.all() if result.returns_rows else None
+            await connection.commit()
+        return rows
 
     async def _write(self, step: Write) -> None:
         async with self._connection() as connection:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from registry.embedding import Vectors, plan_batches, vector_literal
 from registry.errors import DuplicateToolError, EmbeddingError, InvalidToolError
@@ -13,7 +13,9 @@ from registry.text import content_hash, embedding_text, source_hash
 from registry.toolset import ToolLike, Toolset, tool_spec
 from registry.types import SyncProgress, SyncReport, ToolSpec
 
-__all__ = ["Embed", "SyncSteps", "Write", "specs_of", "sync_steps"]
+__all__ = ["Embed", "Requests", "SyncSteps", "Write", "specs_of", "sync_steps"]
+
+Item = TypeVar("Item")
 
 _WRITE_BATCH = 500
 # After so many single texts refused in a row the embedding model is down, not the texts bad.
@@ -48,6 +50,47 @@ class Write:
             "vectors": [vector_literal(vector) for vector in self.vectors],
             "hashes": list(self.hashes),
         }
+
+
+class Requests(Generic[Item]):
+    """Embedding requests for a list of items, in order; a refused one is halved and tried again.
+
+    So one bad text does not sink its batch, and a model that is down is not asked for ever.
+
+    Args:
+        items: What is embedded.
+        texts: The text of each.
+        size: Most texts in one request.
+    """
+
+    def __init__(self, items: Sequence[Item], *, texts: Sequence[str], size: int) -> None:
+        self._pending = [items[run.start : run.stop] for run in plan_batches(texts, max_items=size)]
+        self._pending.reverse()
+        self._refused_in_a_row = 0
+        self.given_up = ""
+
+    def __iter__(self) -> Iterator[Sequence[Item]]:
+        while self._pending and not self.given_up:
+            yield self._pending.pop()
+
+    def accepted(self) -> None:
+        """Note that a request was answered."""
+        self._refused_in_a_row = 0
+
+    def refused(self, request: Sequence[Item], error: EmbeddingError) -> bool:
+        """Plan what follows a refused request; return whether its one item has failed for good."""
+        if len(request) > 1:
+            middle = len(request) // 2
+            self._pending += [request[middle:], request[:middle]]
+            return False
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= _GIVE_UP_AFTER:
+            self.given_up = f"not tried after {_GIVE_UP_AFTER} failures in a row: {error}"
+        return True
+
+    def untried(self) -> list[Item]:
+        """Return the items that were given up without being tried alone."""
+        return [item for request in reversed(self._pending) for item in request]
 
 
 SyncSteps = Generator[Embed | Write, Vectors | None, SyncReport]
@@ -124,36 +167,27 @@ def sync_steps(
     for start in range(0, len(rows_only), _WRITE_BATCH):
         yield Write(specs=rows_only[start : start + _WRITE_BATCH])
 
-    embedded, refused_in_a_row, done = 0, 0, 0
-    pending = [to_embed[run.start : run.stop] for run in _batches(to_embed, batch_size)]
-    pending.reverse()
-    while pending:
-        batch = pending.pop()
-        if refused_in_a_row >= _GIVE_UP_AFTER:
-            reason = "not tried: the embedding model failed " + f"{_GIVE_UP_AFTER} times in a row"
-            failed |= {spec.tool_name: reason for spec, _, _ in batch}
-            done += len(batch)
+    embedded, done = 0, 0
+    requests = Requests(to_embed, texts=[item[1] for item in to_embed], size=batch_size)
+    for batch in requests:
+        try:
+            vectors = yield Embed(texts=[text for _, text, _ in batch])
+        except EmbeddingError as error:
+            if not requests.refused(batch, error):
+                continue
+            failed[batch[0][0].tool_name] = str(error)
         else:
-            try:
-                vectors = yield Embed(texts=[text for _, text, _ in batch])
-            except EmbeddingError as error:
-                if len(batch) > 1:
-                    middle = len(batch) // 2
-                    pending += [batch[middle:], batch[:middle]]
-                    continue
-                failed[batch[0][0].tool_name] = str(error)
-                refused_in_a_row += 1
-            else:
-                refused_in_a_row = 0
-                embedded += len(batch)
-                yield Write(
-                    specs=[spec for spec, _, _ in batch],
-                    vectors=vectors,
-                    hashes=[digest for _, _, digest in batch],
-                )
-            done += len(batch)
+            requests.accepted()
+            embedded += len(batch)
+            yield Write(
+                specs=[spec for spec, _, _ in batch],
+                vectors=vectors,
+                hashes=[digest for _, _, digest in batch],
+            )
+        done += len(batch)
         if on_progress is not None:
             on_progress(SyncProgress(done=done, total=len(to_embed)))
+    failed |= {spec.tool_name: requests.given_up for spec, _, _ in requests.untried()}
 
     names = [spec.tool_name for spec in specs if spec.tool_name not in failed]
     given = {spec.tool_name for spec in specs} | set(refused)
@@ -171,7 +205,3 @@ def sync_steps(
         ),
         embedded=embedded,
     )
-
-
-def _batches(to_embed: Sequence[tuple[ToolSpec, str, str]], size: int) -> Iterable[range]:
-    return plan_batches([text for _, text, _ in to_embed], max_items=size)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 __all__ = [
+    "EmbeddingMigrationReport",
     "EmbeddingModel",
     "SyncProgress",
     "SyncReport",
@@ -112,6 +113,14 @@ class EmbeddingModel:
     dimensions: int
     threshold: float
 
+    def same_vectors(self, other: EmbeddingModel) -> bool:
+        """Return whether vectors of both may be compared; the threshold does not matter."""
+        return (self.name, self.revision, self.dimensions) == (
+            other.name,
+            other.revision,
+            other.dimensions,
+        )
+
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
         return f"{self.name}{revision} ({self.dimensions} dimensions)"
@@ -148,4 +157,23 @@ class SyncReport:
     failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     missing: Sequence[str] = ()
     embedded: int = 0
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingMigrationReport:
+    """What a change of embedding model did.
+
+    Attributes:
+        model: The new model.
+        embedded: Texts embedded by this run; those of an earlier, broken-off run are kept.
+        switched: The new model serves searches now; false when a tool failed.
+        failed: `namespace/tool` to reason. Running again tries these alone.
+        notes: What an operator should know.
+    """
+
+    model: EmbeddingModel
+    embedded: int
+    switched: bool
+    failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     notes: Sequence[str] = ()

@@ -17,8 +17,9 @@ OpenRegistry = Callable[..., Awaitable["EitherRegistry"]]
 class EitherRegistry:
     """Awaitable methods of a sync or an async registry."""
 
-    def __init__(self, registry: ToolRegistry | AsyncToolRegistry) -> None:
+    def __init__(self, registry: ToolRegistry | AsyncToolRegistry, url: str) -> None:
         self.wrapped = registry
+        self.database_url = url
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.wrapped, name)
@@ -41,15 +42,13 @@ async def open_registry(
 
     async def make(**options: Any) -> EitherRegistry:
         options.setdefault("embeddings", HashEmbeddings())
-        registry = EitherRegistry(request.param(options.pop("url", database_url), **options))
+        url, opened = options.pop("url", database_url), options.pop("opened", True)
+        registry = EitherRegistry(request.param(url, **options), url)
         made.append(registry)
-        return await _opened(registry)
+        if opened:
+            await registry.open()
+        return registry
 
     yield make
     for registry in made:
         await registry.close()
-
-
-async def _opened(registry: EitherRegistry) -> EitherRegistry:
-    await registry.open()
-    return registry

@@ -571,3 +571,102 @@ async def test_vec_10_odd_names_and_texts_are_plain_text(open_registry: OpenRegi
     assert await registry.active_states([attack]) == {}
     with pytest.raises(ToolNotFoundError):
         await registry.get(attack)
+
+
+class CountingEmbeddings(HashEmbeddings):
+    """Fails after a number of requests, as a process that is killed would stop."""
+
+    def __init__(self, dimensions: int, *, model: str, requests: int = 1_000_000) -> None:
+        super().__init__(dimensions, model=model)
+        self.requests = requests
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if len(self.calls) >= self.requests:
+            raise KeyboardInterrupt
+        return super().embed_documents(texts)
+
+
+async def test_emb_4_the_named_command_changes_the_model_of_every_namespace(
+    open_registry: OpenRegistry,
+) -> None:
+    """EMB-4: vectors of the new model are made beside the old, then one switch."""
+    other = RegistrySettings(namespace="other")
+    old = await open_registry(embeddings=HashEmbeddings(64, model="old"))
+    await old.sync(many_specs(30))
+    old_other = await open_registry(embeddings=HashEmbeddings(64, model="old"), settings=other)
+    await old_other.sync([spec("add", "Add two numbers.")])
+    await old.deactivate("tool_00003")
+
+    new = await open_registry(embeddings=HashEmbeddings(16, model="new"), opened=False)
+    report = await new.migrate_embeddings()
+    assert (report.switched, report.embedded, dict(report.failed)) == (True, 31, {})
+    assert str(report.model) == "HashEmbeddings:new (16 dimensions)"
+    assert (await new.search("handle alpha case 0", threshold=0))[0].tool_name == "tool_00000"
+    new_other = await open_registry(embeddings=HashEmbeddings(16, model="new"), settings=other)
+    assert [h.tool_name for h in await new_other.search("add numbers")] == ["add"]
+    await new.activate("tool_00003")
+    assert len(await new.search("handle", threshold=0, k=100)) == 30
+    # Processes that started on the old model go on answering from its vectors.
+    assert (await old.search("handle alpha case 0", threshold=0))[0].tool_name == "tool_00000"
+    with pytest.raises(EmbeddingModelMismatchError):
+        await open_registry(embeddings=HashEmbeddings(64, model="old"))
+
+
+async def test_a_broken_off_migration_goes_on_where_it_stopped(
+    open_registry: OpenRegistry,
+) -> None:
+    settings = RegistrySettings(embedding_batch_size=10)
+    old = await open_registry(embeddings=HashEmbeddings(8, model="old"))
+    await old.sync(many_specs(50))
+    broken = CountingEmbeddings(16, model="new", requests=4)
+    first = await open_registry(embeddings=broken, settings=settings, opened=False)
+    with pytest.raises(KeyboardInterrupt):
+        await first.migrate_embeddings()
+    assert (await old.search("handle alpha", threshold=0, k=1)) != []
+    again = CountingEmbeddings(16, model="new")
+    second = await open_registry(embeddings=again, settings=settings, opened=False)
+    report = await second.migrate_embeddings()
+    assert report.switched
+    texts = [text for call in (*broken.calls, *again.calls) for text in call if "Handle" in text]
+    assert len(texts) == len(set(texts)) == 50
+
+
+async def test_a_migration_with_a_failed_tool_does_not_switch(open_registry: OpenRegistry) -> None:
+    old = await open_registry(embeddings=HashEmbeddings(8, model="old"))
+    await old.sync(many_specs(20))
+    failing = FailingEmbeddings("case 7.")
+    failing.model = "new"
+    new = await open_registry(embeddings=failing, opened=False)
+    report = await new.migrate_embeddings()
+    assert not report.switched
+    assert list(report.failed) == ["default/tool_00007"]
+    assert len(await old.search("handle", threshold=0, k=50)) == 20
+
+
+async def test_migrating_to_the_model_in_use_is_refused(open_registry: OpenRegistry) -> None:
+    registry = await open_registry()
+    await registry.sync([spec("add", "Add two numbers.")])
+    with pytest.raises(ConfigurationError, match="nothing to migrate"):
+        await registry.migrate_embeddings()
+
+
+async def test_a_tool_added_during_the_migration_is_not_left_behind(
+    open_registry: OpenRegistry,
+) -> None:
+    old = await open_registry(embeddings=HashEmbeddings(8, model="old"))
+    await old.sync(many_specs(20))
+    late = [spec("late", "Added late."), *many_specs(20)]
+    new = await open_registry(embeddings=HashEmbeddings(16, model="new"), opened=False)
+    writer = ToolRegistry(new.database_url, embeddings=HashEmbeddings(8, model="old"))
+    done: list[int] = []
+
+    def add_once(progress: Any) -> None:
+        if not done:
+            writer.sync(late)
+        done.append(progress.done)
+
+    report = await new.migrate_embeddings(on_progress=add_once)
+    writer.close()
+    assert report.switched
+    assert report.embedded == 21
+    assert [h.tool_name for h in await new.search("added late", threshold=0, k=1)] == ["late"]
