@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 
 from alembic import context
-from pgvector.sqlalchemy import HALFVEC, SPARSEVEC, VECTOR
-from sqlalchemy import Connection, create_engine, pool, text
+from alembic.util import CommandError
+from sqlalchemy import create_engine, pool
 
 from registry.database import normalise_url, translated_errors
-from registry.errors import ConfigurationError
-from registry.migrate import MIGRATION_LOCK_KEY, include_object
+from registry.errors import ConfigurationError, ToolRAGError
+from registry.migrate import include_object, migration_lock
 from registry.tables import VERSION_TABLE, metadata
 
 DATABASE_URL_VARIABLE = "TOOLRAG_DATABASE_URL"
 
 
-def render_item(kind: str, item: object, autogen_context: object) -> str | bool:
-    """Write pgvector types with the import they need into generated migrations."""
-    if kind == "type" and isinstance(item, (HALFVEC, SPARSEVEC, VECTOR)):
+def render_item(kind: str, item: object, autogen_context: object) -> bool:
+    """Give generated migrations the import that pgvector's types need."""
+    if kind == "type" and type(item).__module__.startswith("pgvector."):
         autogen_context.imports.add("import pgvector.sqlalchemy")  # type: ignore[attr-defined]
-        return f"pgvector.sqlalchemy.{type(item).__name__}(dim={item.dim!r})"
     return False
 
 
-def configure(**target: object) -> None:
+def run(**target: object) -> None:
     context.configure(
         **target,  # type: ignore[arg-type]
         target_metadata=metadata,
@@ -34,28 +33,13 @@ def configure(**target: object) -> None:
         transaction_per_migration=True,
         compare_server_default=True,
     )
+    with context.begin_transaction():
+        context.run_migrations()
 
 
-def run(connection: Connection) -> None:
-    # Session-level, so it outlives the autocommit blocks that concurrent indexes need.
-    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK_KEY})
-    connection.commit()
-    try:
-        configure(connection=connection)
-        with context.begin_transaction():
-            context.run_migrations()
-    finally:
-        connection.rollback()
-        connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK_KEY})
-        connection.commit()
-
-
-def main() -> None:
-    given = context.config.attributes.get("url") or os.environ.get(DATABASE_URL_VARIABLE, "")
+def main(given: str) -> None:
     if context.is_offline_mode():
-        configure(url=str(given) or "postgresql+psycopg://", literal_binds=True)
-        with context.begin_transaction():
-            context.run_migrations()
+        run(dialect_name="postgresql", literal_binds=True)
         return
     if not given:
         raise ConfigurationError(
@@ -63,8 +47,15 @@ def main() -> None:
         )
     url = normalise_url(given)
     engine = create_engine(url, poolclass=pool.NullPool, connect_args={"connect_timeout": 10})
-    with translated_errors(url), engine.connect() as connection:
-        run(connection)
+    with translated_errors(url), engine.connect() as connection, migration_lock(connection):
+        run(connection=connection)
 
 
-main()
+if called_from_code := context.config.attributes.get("url"):
+    main(called_from_code)
+else:
+    try:
+        main(os.environ.get(DATABASE_URL_VARIABLE, ""))
+    except ToolRAGError as error:
+        # The only kind that alembic's command line shows as one line.
+        raise CommandError(str(error)) from error

@@ -84,7 +84,11 @@ class ToolRegistry(RegistryBase):
         self._engine.dispose()
 
     def __enter__(self) -> Self:
-        return self.open()
+        try:
+            return self.open()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *exc: object) -> None:
         self.close()

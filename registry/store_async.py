@@ -86,7 +86,11 @@ class AsyncToolRegistry(RegistryBase):
         await self._engine.dispose()
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()
+            raise
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()

@@ -22,7 +22,10 @@ _NOW = sa.text("now()")
 
 
 def upgrade() -> None:
-    ensure_vector_extension(op.get_bind())
+    if op.get_context().as_sql:
+        op.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    else:
+        ensure_vector_extension(op.get_bind())
     op.create_table(
         "tool_registry",
         sa.Column("id", sa.Uuid(), server_default=sa.text("gen_random_uuid()"), nullable=False),
@@ -43,11 +46,13 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=_NOW, nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), server_default=_NOW, nullable=False),
         sa.CheckConstraint(
-            r"tool_name ~ '^[a-zA-Z0-9_-]{1,64}$'", name="ck_tool_registry_tool_name_legal"
+            r"tool_name ~ '^[a-zA-Z0-9_-]{1,64}$'", name=op.f("ck_tool_registry_tool_name_legal")
         ),
-        sa.CheckConstraint("version >= 1", name="ck_tool_registry_version_positive"),
-        sa.PrimaryKeyConstraint("id", name="pk_tool_registry"),
-        sa.UniqueConstraint("namespace", "tool_name", name="uq_tool_registry_namespace_tool_name"),
+        sa.CheckConstraint("version >= 1", name=op.f("ck_tool_registry_version_positive")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tool_registry")),
+        sa.UniqueConstraint(
+            "namespace", "tool_name", name=op.f("uq_tool_registry_namespace_tool_name")
+        ),
     )
     op.create_table(
         "embedding_model",
@@ -59,17 +64,21 @@ def upgrade() -> None:
         sa.Column("threshold", sa.Double(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=_NOW, nullable=False),
         sa.CheckConstraint(
-            "state IN ('building', 'active', 'retired')", name="ck_embedding_model_state_known"
+            "state IN ('building', 'active', 'retired')",
+            name=op.f("ck_embedding_model_state_known"),
         ),
         sa.CheckConstraint(
-            "dimensions BETWEEN 1 AND 16000", name="ck_embedding_model_dimensions_in_range"
+            "dimensions BETWEEN 1 AND 16000", name=op.f("ck_embedding_model_dimensions_in_range")
         ),
         sa.CheckConstraint(
-            "threshold BETWEEN 0 AND 1", name="ck_embedding_model_threshold_in_range"
+            "threshold BETWEEN 0 AND 1", name=op.f("ck_embedding_model_threshold_in_range")
         ),
-        sa.PrimaryKeyConstraint("id", name="pk_embedding_model"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_embedding_model")),
         sa.UniqueConstraint(
-            "name", "revision", "dimensions", name="uq_embedding_model_name_revision_dimensions"
+            "name",
+            "revision",
+            "dimensions",
+            name=op.f("uq_embedding_model_name_revision_dimensions"),
         ),
     )
     op.create_index(
@@ -89,16 +98,16 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["tool_id"],
             ["tool_registry.id"],
-            name="fk_tool_embedding_tool_id",
+            name=op.f("fk_tool_embedding_tool_id"),
             ondelete="CASCADE",
         ),
         sa.ForeignKeyConstraint(
             ["embedding_model_id"],
             ["embedding_model.id"],
-            name="fk_tool_embedding_embedding_model_id",
+            name=op.f("fk_tool_embedding_embedding_model_id"),
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("tool_id", "embedding_model_id", name="pk_tool_embedding"),
+        sa.PrimaryKeyConstraint("tool_id", "embedding_model_id", name=op.f("pk_tool_embedding")),
     )
     # What other LangChain code reads through PGVectorStore. The namespace comes from the
     # connection; where it is not set, the comparison is NULL and the view is empty.
