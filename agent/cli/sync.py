@@ -1,0 +1,91 @@
+"""`toolrag sync`: register the tools of a module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli import exit_codes
+from agent.cli.exit_codes import CliError
+from agent.cli.options import global_options
+from agent.cli.output import Output
+
+if TYPE_CHECKING:
+    from registry.types import SyncReport
+
+__all__ = ["sync"]
+
+
+def sync(
+    context: typer.Context,
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:ATTR",
+            help="A Toolset, a list of tools or typed functions, or a function that returns one. "
+            "MODULE alone: all its LangChain tools. The current folder is searched first.",
+        ),
+    ],
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the tools come from: code (default), mcp:<server> or openapi:<name>."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Register the tools of a module; only what changed is embedded.
+
+    Tools that are in the registry under the same origin but not in the module are listed as
+    missing and left as they are. Exit code 1 when a tool failed; the others are registered.
+    """
+    from agent.cli.context import opened_registry
+    from agent.cli.loading import load_tools
+    from registry.toolset import Toolset
+
+    output = Output()
+    # Before the database is touched: most mistakes are in the reference.
+    tools = load_tools(reference)
+    if isinstance(tools, Toolset) and origin is not None:
+        raise CliError(f"{reference} is a Toolset, which has its own origins. Leave --origin out.")
+    with opened_registry(global_options(context), output) as registry:
+        with output.embedding_progress() as on_progress:
+            report = registry.sync(tools, origin=origin or "code", on_progress=on_progress)
+    if as_json:
+        output.json(report)
+    else:
+        print_report(output, report)
+    if report.failed:
+        raise typer.Exit(exit_codes.FAILURE)
+
+
+def print_report(output: Output, report: SyncReport) -> None:
+    """Print what a sync did: counts, then every name that needs attention."""
+    output.text(summary(report))
+    for note in report.notes:
+        output.note(note)
+    if report.failed:
+        output.text()
+        output.table(
+            ["failed", "reason"], [[name, reason] for name, reason in report.failed.items()]
+        )
+    if report.missing:
+        output.text()
+        missing = ", ".join(report.missing)
+        output.text(f"In the registry, but not in this sync: {missing}")
+        output.note("If they are gone for good: toolrag tools deactivate NAME")
+
+
+def summary(report: SyncReport) -> str:
+    """Return the counts of a sync, for example `3 added, 1 updated, 40 unchanged`."""
+    counts = {
+        "added": len(report.added),
+        "updated": len(report.updated),
+        "unchanged": len(report.unchanged),
+        "failed": len(report.failed),
+        "missing": len(report.missing),
+    }
+    always = ("added", "updated", "unchanged")
+    parts = [f"{count} {word}" for word, count in counts.items() if count or word in always]
+    return f"{', '.join(parts)} ({report.embedded} embedded)"

@@ -1,0 +1,163 @@
+"""`toolrag tools`: look at registered tools, switch them on and off."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent.cli.options import global_options
+from agent.cli.output import Output, jsonable
+
+if TYPE_CHECKING:
+    from registry.types import ToolRecord
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look at registered tools, switch them on and off.", no_args_is_help=True)
+
+_Name = Annotated[str, typer.Argument(help="Name of a registered tool.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.command("list")
+def list_tools(
+    context: typer.Context,
+    include_inactive: Annotated[
+        bool, typer.Option("--all", help="Deactivated tools as well.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """List the tools of the namespace."""
+    from agent.cli.context import opened_registry
+
+    output = Output()
+    options = global_options(context)
+    with opened_registry(options, output) as registry:
+        records = registry.list_tools(include_inactive=include_inactive)
+    if as_json:
+        output.json([document(record) for record in records])
+    elif records:
+        output.table(
+            ["name", "category", "origin", "state", "version", "description"],
+            [
+                [
+                    record.spec.tool_name,
+                    record.spec.category,
+                    record.spec.origin,
+                    "active" if record.is_active else "inactive",
+                    str(record.version),
+                    record.spec.description,
+                ]
+                for record in records
+            ],
+            numeric=["version"],
+            wide="description",
+        )
+    else:
+        output.note(
+            f"No {'' if include_inactive else 'active '}tools in namespace "
+            f"{options.settings.namespace!r}. Register some with `toolrag sync MODULE:ATTR`."
+        )
+
+
+@app.command()
+def show(context: typer.Context, name: _Name, as_json: _Json = False) -> None:
+    """Show everything that is stored of one tool."""
+    from agent.cli.context import opened_registry
+
+    output = Output()
+    with opened_registry(global_options(context), output) as registry:
+        record = registry.get(name)
+    if as_json:
+        output.json(document(record))
+        return
+    spec = record.spec
+    facts = {
+        "name": spec.tool_name,
+        "display name": spec.display_name,
+        "category": spec.category,
+        "origin": spec.origin,
+        "binding": spec.binding,
+        "namespace": record.namespace,
+        "state": "active" if record.is_active else "inactive",
+        "version": str(record.version),
+        "needs approval": "yes" if spec.requires_approval else "no",
+        "read only": "yes" if spec.read_only else "no",
+        "created": record.created_at.isoformat(timespec="seconds"),
+        "updated": record.updated_at.isoformat(timespec="seconds"),
+    }
+    width = max(map(len, facts)) + 2
+    for label, value in facts.items():
+        output.parts((label.ljust(width), "dim"), (value, ""))
+    output.text("\nDescription")
+    output.text(spec.description, indent=2)
+    if spec.examples:
+        output.text("\nExamples")
+        for example in spec.examples:
+            output.text(example, indent=2)
+    output.text("\nArguments")
+    rows = argument_rows(spec.args_schema)
+    if rows:
+        output.table(["name", "type", "required", "description"], rows, indent=2)
+    else:
+        output.text("none", indent=2)
+
+
+@app.command()
+def activate(context: typer.Context, name: _Name) -> None:
+    """Let a tool be found again."""
+    _switch(context, name, active=True)
+
+
+@app.command()
+def deactivate(context: typer.Context, name: _Name) -> None:
+    """Take a tool out of every search, in every process, from the next search on."""
+    _switch(context, name, active=False)
+
+
+def _switch(context: typer.Context, name: str, *, active: bool) -> None:
+    from agent.cli.context import opened_registry
+
+    output = Output()
+    with opened_registry(global_options(context), output) as registry:
+        if active:
+            registry.activate(name)
+        else:
+            registry.deactivate(name)
+    output.text(f"{name} is {'active' if active else 'inactive'} now.")
+
+
+def document(record: ToolRecord) -> dict[str, Any]:
+    """Return a record as one flat JSON object."""
+    fields: dict[str, Any] = jsonable(record)
+    return {**fields.pop("spec"), **fields}
+
+
+def argument_rows(schema: Any) -> list[list[str]]:
+    """Return (name, type, required, description) of each argument of a JSON Schema."""
+    properties: dict[str, Any] = dict(schema.get("properties", {}))
+    required = set(schema.get("required", ()))
+    return [
+        [
+            name,
+            _type_name(rule),
+            "yes" if name in required else "no",
+            str(rule.get("description", "")) if isinstance(rule, dict) else "",
+        ]
+        for name, rule in properties.items()
+    ]
+
+
+def _type_name(rule: Any) -> str:
+    if not isinstance(rule, dict):
+        return "any"
+    if "enum" in rule:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in rule["enum"])
+    if options := rule.get("anyOf") or rule.get("oneOf"):
+        return " | ".join(_type_name(option) for option in options)
+    kind = rule.get("type", "any")
+    if kind == "array":
+        return f"array of {_type_name(rule.get('items', {}))}"
+    return " | ".join(kind) if isinstance(kind, list) else str(kind)
