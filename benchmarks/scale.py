@@ -29,6 +29,7 @@ from registry.types import ToolSpec
 TOOLS = 10_000
 QUESTIONS = 100  # of another set than the one the index options were chosen on
 ROUNDS = 5
+MEMORY = {"shared_buffers": "1GB"}  # the data of every side fits, so none pays for another's
 
 
 class Remembering(Embeddings):
@@ -109,7 +110,10 @@ def main() -> None:
     figures: dict[str, Any] = {"tools": len(tools), "questions": len(questions)}
     embeddings = Remembering()
     embedder = Embedder(embeddings, name="builtin", dimensions=512)
-    with tempfile.TemporaryDirectory() as folder, LocalPostgres(f"{folder}/data") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalPostgres(f"{folder}/data", settings=MEMORY) as server,
+    ):
         migrate.upgrade(server.url)
         with ToolRegistry(server.url, embeddings=embedder, settings=RegistrySettings()) as registry:
             took, report = seconds(lambda: registry.sync(tools))

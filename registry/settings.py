@@ -44,7 +44,7 @@ class RegistrySettings:
     embedding_batch_size: int = 128
     query_cache_size: int = 1_024
     index_min_tools: int = 2_000
-    ef_search: int = 150
+    ef_search: int = 200
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):

@@ -257,8 +257,11 @@ class ToolRegistry(RegistryBase):
 
     @contextmanager
     def _connection(self) -> Generator[Connection]:
-        """One transaction, rolled back unless committed; driver errors become ours."""
-        with translated_errors(self._url), self._engine.connect() as connection:
+        """One transaction: committed at the end, rolled back on an error; driver errors are ours.
+
+        Reads are committed as well: a rollback makes psycopg forget its prepared statements.
+        """
+        with translated_errors(self._url), self._engine.begin() as connection:
             yield connection
 
     def _set_active(self, tool_name: str, *, is_active: bool) -> None:
@@ -270,7 +273,6 @@ class ToolRegistry(RegistryBase):
             if found is None:
                 names = connection.scalars(statements.tool_names(self.namespace)).all()
                 raise self._not_found(tool_name, names)
-            connection.commit()
 
     def _drive(self, steps: Generator[Embed | Execute | Write, Any, T]) -> T:
         """Do what a generator of steps asks for, one at a time, and return its report."""
@@ -296,7 +298,6 @@ class ToolRegistry(RegistryBase):
             for statement, parameters in step.statements:
                 result = connection.execute(statement, parameters)
                 rows = result.all() if result.returns_rows else None
-            connection.commit()
         return rows
 
     def _write(self, step: Write) -> None:
@@ -310,7 +311,6 @@ class ToolRegistry(RegistryBase):
                     statements.upsert_vectors(),
                     {"namespace": self.namespace, "model_id": self._model[0], **step.arrays()},
                 )
-            connection.commit()
 
     def _register_model(self, connection: Connection) -> None:
         connection.execute(statements.add_model(self._embedder.identity, state="active"))

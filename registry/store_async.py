@@ -267,9 +267,12 @@ class AsyncToolRegistry(RegistryBase):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[AsyncConnection]:
-        """One transaction, rolled back unless committed; driver errors become ours."""
+        """One transaction: committed at the end, rolled back on an error; driver errors are ours.
+
+        Reads are committed as well: a rollback makes psycopg forget its prepared statements.
+        """
         with translated_errors(self._url):
-            async with self._engine.connect() as connection:
+            async with self._engine.begin() as connection:
                 yield connection
 
     async def _set_active(self, tool_name: str, *, is_active: bool) -> None:
@@ -281,7 +284,6 @@ class AsyncToolRegistry(RegistryBase):
             if found is None:
                 names = (await connection.scalars(statements.tool_names(self.namespace))).all()
                 raise self._not_found(tool_name, names)
-            await connection.commit()
 
     async def _drive(self, steps: Generator[Embed | Execute | Write, Any, T]) -> T:
         """Do what a generator of steps asks for, one at a time, and return its report."""
@@ -307,7 +309,6 @@ class AsyncToolRegistry(RegistryBase):
             for statement, parameters in step.statements:
                 result = await connection.execute(statement, parameters)
                 rows = result.all() if result.returns_rows else None
-            await connection.commit()
         return rows
 
     async def _write(self, step: Write) -> None:
@@ -321,7 +322,6 @@ class AsyncToolRegistry(RegistryBase):
                     statements.upsert_vectors(),
                     {"namespace": self.namespace, "model_id": self._model[0], **step.arrays()},
                 )
-            await connection.commit()
 
     async def _register_model(self, connection: AsyncConnection) -> None:
         await connection.execute(statements.add_model(self._embedder.identity, state="active"))
