@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.embeddings import Embeddings
-from sqlalchemy import Row
+from sqlalchemy import Delete, Insert
 from sqlalchemy.exc import ProgrammingError
 
 from registry import statements
 from registry.database import normalise_url
 from registry.embedding import Embedder
 from registry.errors import (
+    ConfigurationError,
     EmbeddingModelMismatchError,
     InvalidQueryError,
+    RegistryBusyError,
     RegistryError,
     ToolNotFoundError,
 )
 from registry.settings import RegistrySettings
-from registry.statements import Rows
-from registry.text import nearest_names
-from registry.types import EmbeddingModel, ToolHit
+from registry.statements import AnyRow, Rows
+from registry.text import nearest_names, text_hash
+from registry.types import EmbeddingModel, EmbeddingModelRecord, ToolHit, ToolSpec
 
-__all__ = ["INDEX_BUSY", "MAX_K", "NO_INDEX_FOR_SIZE", "RegistryBase", "index_refused"]
+__all__ = [
+    "INDEX_BUSY",
+    "MAX_K",
+    "NO_INDEX_FOR_SIZE",
+    "Lease",
+    "RegistryBase",
+    "Waiting",
+    "Work",
+    "index_refused",
+]
 
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
 NO_INDEX_FOR_SIZE = (
@@ -74,7 +90,7 @@ class RegistryBase:
         if self._closed:
             raise RegistryError("This registry was closed; make a new one.")
 
-    def _accept_model(self, row: Row[*tuple[Any, ...]] | None) -> None:
+    def _accept_model(self, row: AnyRow | None) -> None:
         """Take over the stored model, or refuse it.
 
         Raises:
@@ -93,6 +109,70 @@ class RegistryBase:
             )
         ours.dimensions = stored.dimensions
         self._model = (model_id, stored)
+
+    def _accept_model_for_writing(self, row: AnyRow | None) -> None:
+        """Make sure that the vectors about to be written are of the model that serves.
+
+        Raises:
+            EmbeddingModelMismatchError: Searches were switched to another set since.
+        """
+        before = self._model
+        self._accept_model(row)
+        if before is not None and self._model is not None and before[0] != self._model[0]:
+            self._model = before
+            raise EmbeddingModelMismatchError(
+                stored=f"another set of {self._embedder.name}", configured=f"set {before[0]}"
+            )
+
+    def _check_model_is_kept(self, models: Sequence[AnyRow]) -> None:
+        """Tell an empty answer of an empty registry from one of a set that was removed.
+
+        Raises:
+            EmbeddingModelMismatchError: The set this process searches is gone.
+        """
+        assert self._model is not None
+        if models and all(row.id != self._model[0] for row in models):
+            active = next((row for row in models if row.state == "active"), models[0])
+            raise EmbeddingModelMismatchError(
+                stored=str(statements.model_of_row(active)[1]),
+                configured=f"{self._model[1]}, whose vectors were pruned; restart this process",
+            )
+
+    def _incomplete(self, record: EmbeddingModelRecord, lacking: Sequence[AnyRow]) -> RegistryError:
+        names = ", ".join(f"{row.namespace}/{row.tool_name}" for row in lacking[:5])
+        return RegistryError(
+            f"{len(lacking)} tools have no vector of {record.model} for their present text "
+            f"({names}). Run `toolrag embeddings migrate --to {record.model.name}`, which embeds "
+            "those alone and switches."
+        )
+
+    def _serving(
+        self, models: Sequence[EmbeddingModelRecord], serving: Embedder
+    ) -> EmbeddingModelRecord:
+        """Return the set that serves.
+
+        Raises:
+            ConfigurationError: It is not of the given model.
+        """
+        for record in models:
+            same = (record.model.name, record.model.revision) == (serving.name, serving.revision)
+            if record.state == "active" and same:
+                return record
+        raise ConfigurationError(
+            f"{serving.name} does not serve searches, so nothing can be compared with it."
+        )
+
+    def _hashes_of(self, tool_name: str, versions: Sequence[AnyRow]) -> list[str]:
+        """Return the hashes of every text that a tool ever had."""
+        specs: list[ToolSpec] = []
+        for row in versions:
+            if row.snapshot is not None:
+                values = {
+                    name: value for name, value in row.snapshot.items() if name != "is_active"
+                }
+                values["examples"] = tuple(values["examples"])
+                specs.append(ToolSpec(tool_name=tool_name, **values))
+        return [text_hash(spec) for spec in specs]
 
     def _search_statements(self) -> tuple[Rows, Rows]:
         """Return the (fast, exact) statements of the model in use, built once."""
@@ -125,7 +205,7 @@ class RegistryBase:
             raise InvalidQueryError(f"threshold is {threshold}; relevance goes from 0 to 1.")
         return threshold
 
-    def _hits(self, rows: Sequence[Row[*tuple[Any, ...]]], threshold: float) -> list[ToolHit]:
+    def _hits(self, rows: Sequence[AnyRow], threshold: float) -> list[ToolHit]:
         hits = [statements.tool_hit(row, rank) for rank, row in enumerate(rows, start=1)]
         return [hit for hit in hits if hit.relevance >= threshold]
 
@@ -136,6 +216,72 @@ class RegistryBase:
         return ToolNotFoundError(
             tool_name, namespace=self.namespace, nearest=nearest_names(tool_name, known)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to be the only process that does something, as long as it is prolonged.
+
+    Attributes:
+        name: What is done.
+        seconds: How long it lasts without being prolonged.
+        holder: Host, process and call.
+    """
+
+    name: str
+    seconds: int
+    holder: str = field(
+        default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+    )
+
+    @property
+    def take(self) -> Insert:
+        """Take or prolong it."""
+        return statements.take_lease(self.name, self.holder, seconds=self.seconds)
+
+    @property
+    def release(self) -> Delete:
+        """Give it back."""
+        return statements.release_lease(self.name, self.holder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a generator of steps is driven for.
+
+    Attributes:
+        changed_by: Who, for the history; the database user when empty.
+        lease: Prolonged with each transaction.
+    """
+
+    changed_by: str = ""
+    lease: Lease | None = None
+
+
+class Waiting:
+    """How long to wait for another process's lease, and when to stop waiting.
+
+    Raises:
+        RegistryBusyError: From `pause_s`, when there is nothing to wait for any more.
+    """
+
+    def __init__(self, name: str, *, settings: RegistrySettings, wait: bool) -> None:
+        self._name = name
+        self._wait_s = settings.lease_wait_s if wait else 0.0
+        self._since = time.monotonic()
+        self._pause_s = 0.05
+
+    def pause_s(self) -> float:
+        """Return how long to sleep before the next try, seconds."""
+        waited = time.monotonic() - self._since
+        if waited >= self._wait_s:
+            after = f" after {waited:.0f} s" if self._wait_s else ""
+            raise RegistryBusyError(
+                f"Another process holds {self._name!r}{after}. Let it finish; if it was killed, "
+                "its hold runs out within a minute."
+            )
+        self._pause_s = min(self._pause_s * 1.5, 1.0)
+        return self._pause_s
 
 
 def index_refused(error: ProgrammingError) -> str:

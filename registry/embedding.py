@@ -176,10 +176,10 @@ class Embedder:
         if (cached := self._cached(text)) is not None:
             return cached
         if len(split_text(text)) > 1:
-            return self._remember(text, self.embed_documents([text]))
+            return self._remember(text, self.embed_documents([text])[0])
         with _embedding_errors(self.name):
             raw = self.embeddings.embed_query(text)
-        return self._remember(text, self._checked([raw], 1))
+        return self._remember(text, vector_literal(self._checked([raw], 1)[0]))
 
     async def aembed_query(self, text: str) -> str:
         """Async twin of `embed_query`."""
@@ -187,13 +187,13 @@ class Embedder:
         if (cached := self._cached(text)) is not None:
             return cached
         if len(split_text(text)) > 1:
-            return self._remember(text, await self.aembed_documents([text]))
+            return self._remember(text, (await self.aembed_documents([text]))[0])
         with _embedding_errors(self.name):
             raw = await self.embeddings.aembed_query(text)
-        return self._remember(text, self._checked([raw], 1))
+        return self._remember(text, vector_literal(self._checked([raw], 1)[0]))
 
-    def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """Return an (n, dimensions) array of vectors of length 1, in the order of the texts.
+    def embed_documents(self, texts: Sequence[str]) -> list[str]:
+        """Return vectors of length 1, in pgvector's text form, in the order of the texts.
 
         A text longer than the model takes is embedded in parts, and the mean of their vectors,
         weighted by length, stands for it: nothing of a long description is lost to search.
@@ -208,14 +208,16 @@ class Embedder:
         parts, owners = _in_parts(texts)
         with _embedding_errors(self.name):
             raw = self.embeddings.embed_documents(parts)
-        return _merged(self._checked(raw, len(parts)), parts, owners, len(texts))
+        vectors = _merged(self._checked(raw, len(parts)), parts, owners, len(texts))
+        return [vector_literal(vector) for vector in vectors]
 
-    async def aembed_documents(self, texts: Sequence[str]) -> Vectors:
+    async def aembed_documents(self, texts: Sequence[str]) -> list[str]:
         """Async twin of `embed_documents`."""
         parts, owners = _in_parts(texts)
         with _embedding_errors(self.name):
             raw = await self.embeddings.aembed_documents(parts)
-        return _merged(self._checked(raw, len(parts)), parts, owners, len(texts))
+        vectors = _merged(self._checked(raw, len(parts)), parts, owners, len(texts))
+        return [vector_literal(vector) for vector in vectors]
 
     def _cached(self, text: str) -> str | None:
         with self._cache_lock:
@@ -224,8 +226,7 @@ class Embedder:
                 return self._cache[text]
         return None
 
-    def _remember(self, text: str, vectors: Vectors) -> str:
-        literal = vector_literal(vectors[0])
+    def _remember(self, text: str, literal: str) -> str:
         with self._cache_lock:
             self._cache[text] = literal
             while len(self._cache) > self._cache_size:

@@ -9,9 +9,12 @@
     │   ├── EmbeddingError              an embedding call failed or its answer is unusable
     │   ├── EmbeddingModelMismatchError stored vectors are of another embedding model
     │   ├── InvalidQueryError           an empty question, k or threshold out of range
+    │   ├── RegistryBusyError           another process is doing this right now
     │   ├── RegistryUnavailableError    the database does not answer
     │   ├── SchemaVersionError          the database schema is absent, older or newer
-    │   └── ToolNotFoundError
+    │   ├── ToolNotFoundError
+    │   ├── VersionConflictError        a tool was changed by somebody else meanwhile
+    │   └── VersionNotFoundError
     └── AgentError
         └── RunLimitError
 
@@ -31,12 +34,15 @@ __all__ = [
     "InvalidQueryError",
     "InvalidToolError",
     "LocalPostgresError",
+    "RegistryBusyError",
     "RegistryError",
     "RegistryUnavailableError",
     "RunLimitError",
     "SchemaVersionError",
     "ToolNotFoundError",
     "ToolRAGError",
+    "VersionConflictError",
+    "VersionNotFoundError",
 ]
 
 
@@ -98,6 +104,10 @@ class InvalidQueryError(RegistryError, ValueError):
     """A search was asked for with an empty question, or with k or threshold out of range."""
 
 
+class RegistryBusyError(RegistryError):
+    """Another process is doing what only one may do at a time."""
+
+
 class RegistryUnavailableError(RegistryError):
     """The registry's database cannot be reached or did not answer in time."""
 
@@ -114,12 +124,40 @@ class SchemaVersionError(RegistryError):
 class ToolNotFoundError(RegistryError):
     """No tool of that name is registered in this namespace."""
 
-    def __init__(self, tool_name: str, *, namespace: str, nearest: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tool_name: str, *, namespace: str, nearest: Sequence[str] = (), advice: str = ""
+    ) -> None:
         hint = f" Nearest: {', '.join(nearest)}." if nearest else ""
-        super().__init__(f"No tool {tool_name!r} in namespace {namespace!r}.{hint}")
+        told = f" {advice}" if advice else ""
+        super().__init__(f"No tool {tool_name!r} in namespace {namespace!r}.{told}{hint}")
         self.tool_name = tool_name
         self.namespace = namespace
         self.nearest = tuple(nearest)
+
+
+class VersionConflictError(RegistryError):
+    """A tool no longer has the version that a change was meant for; nothing was changed."""
+
+    def __init__(self, tool_name: str, *, expected: int, found: int | None) -> None:
+        now = "was removed" if found is None else f"is at version {found}"
+        super().__init__(
+            f"Tool {tool_name!r} {now}, not at version {expected}: somebody else changed it. "
+            "Look at it again and repeat the change."
+        )
+        self.tool_name = tool_name
+        self.expected = expected
+        self.found = found
+
+
+class VersionNotFoundError(RegistryError):
+    """A tool has no such version in its history."""
+
+    def __init__(self, tool_name: str, version: int, *, known: Sequence[int]) -> None:
+        have = f"{known[0]} to {known[-1]}" if len(known) > 1 else ", ".join(map(str, known))
+        super().__init__(f"Tool {tool_name!r} has no version {version}; it has {have or 'none'}.")
+        self.tool_name = tool_name
+        self.version = version
+        self.known = tuple(known)
 
 
 class AgentError(ToolRAGError):

@@ -27,6 +27,8 @@ class RegistrySettings:
         statement_timeout_s: Longest run of one statement, seconds.
         embedding_batch_size: Texts in one embedding request.
         query_cache_size: Question vectors kept in memory, per registry.
+        lease_s: How long a process may be silent before another takes its work over, seconds.
+        lease_wait_s: Longest wait for another process's sync, seconds.
         index_min_tools: Vectors of one model from which a sync makes an HNSW index; below it an
             exact scan is as fast.
         ef_search: Candidate list of an index scan; raised to twice `k` where that is more.
@@ -43,6 +45,8 @@ class RegistrySettings:
     statement_timeout_s: float = 30.0
     embedding_batch_size: int = 128
     query_cache_size: int = 1_024
+    lease_s: float = 60.0
+    lease_wait_s: float = 900.0
     index_min_tools: int = 2_000
     ef_search: int = 200
 
@@ -59,6 +63,8 @@ class RegistrySettings:
             ("statement_timeout_s", 0.001, 86_400),
             ("embedding_batch_size", 1, 2_048),
             ("query_cache_size", 0, 1_000_000),
+            ("lease_s", 1, 3_600),
+            ("lease_wait_s", 0, 86_400),
             ("index_min_tools", 1, 1_000_000_000),
             ("ef_search", 1, 1_000),
         ):

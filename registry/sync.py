@@ -3,53 +3,150 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+from uuid import UUID
 
-from registry.embedding import Vectors, plan_batches, vector_literal
+from registry.embedding import plan_batches
 from registry.errors import DuplicateToolError, EmbeddingError, InvalidToolError
 from registry.statements import CurrentTool, tool_row
-from registry.text import content_hash, embedding_text, source_hash
+from registry.text import content_hash, embedding_text, text_hash
 from registry.toolset import ToolLike, Toolset, tool_spec
 from registry.types import SyncProgress, SyncReport, ToolSpec
 
-__all__ = ["Embed", "Requests", "SyncSteps", "Write", "specs_of", "sync_steps"]
+__all__ = [
+    "Change",
+    "Deactivate",
+    "Embed",
+    "MarkSynced",
+    "Missing",
+    "Requests",
+    "Reuse",
+    "SyncPlan",
+    "SyncSteps",
+    "Write",
+    "plan_sync",
+    "specs_of",
+    "sync_steps",
+]
 
 Item = TypeVar("Item")
+Missing = Literal["report", "deactivate"]
 
 _WRITE_BATCH = 500
+_LOOK_UP_BATCH = 5_000
 # After so many single texts refused in a row the embedding model is down, not the texts bad.
 _GIVE_UP_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A tool whose row is to be written, or whose vector, or both.
+
+    Attributes:
+        tool_id: None for a tool to be added.
+        seen_version: Version the decision rests on, None for a tool to be added.
+        row: Whether the stored fields differ.
+        vector: Vector in pgvector's text form, None while it is not known or stays.
+    """
+
+    spec: ToolSpec
+    tool_id: UUID | None = None
+    seen_version: int | None = None
+    row: bool = True
+    vector: str | None = None
+
+    def with_vector(self, vector: str) -> Change:
+        """Return the change with its vector."""
+        return Change(
+            spec=self.spec,
+            tool_id=self.tool_id,
+            seen_version=self.seen_version,
+            row=self.row,
+            vector=vector,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
-    """Ask: the vectors of one request's worth of texts."""
+    """Ask: the vectors, in text form, of one request's worth of texts."""
 
     texts: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Ask: hash to vector, in text form, of those texts that were embedded before."""
+
+    hashes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkSynced:
+    """Ask: note what code says (tool name to content hash); nothing else changes."""
+
+    hashes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deactivate:
+    """Ask: switch these tools off."""
+
+    tool_names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """Ask: store these tools in one transaction, with their vectors where given."""
+    """Ask: store these in one transaction; the answer is the names somebody else had changed."""
+
+    changes: Sequence[Change]
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Rows of `statements.write_tools`."""
+        return [tool_row(c.spec, seen_version=c.seen_version) for c in self.changes if c.row]
+
+    def arrays(self, ids: Mapping[str, UUID]) -> Mapping[str, list[Any]]:
+        """Arrays of `statements.store_vectors`, given the ids of tools added just now."""
+        found: dict[str, list[Any]] = {"ids": [], "vectors": [], "hashes": []}
+        for change in self.changes:
+            tool_id = change.tool_id or ids.get(change.spec.tool_name)
+            if change.vector is not None and tool_id is not None:
+                found["ids"].append(tool_id)
+                found["vectors"].append(change.vector)
+                found["hashes"].append(text_hash(change.spec))
+        return found
+
+
+@dataclass(slots=True)
+class SyncPlan:
+    """What a sync has to do, in the order of its tools.
+
+    Attributes:
+        failed: Tools that cannot be registered, with the reason.
+        write: Changes of which the vector stays.
+        embed: Changes that need a vector.
+        mark: Content hashes of tools that already are as code says, after an edit.
+    """
 
     specs: Sequence[ToolSpec]
-    vectors: Vectors | None = None
-    hashes: Sequence[str] = ()
+    failed: dict[str, str]
+    added: list[str] = field(default_factory=list[str])
+    updated: list[str] = field(default_factory=list[str])
+    unchanged: list[str] = field(default_factory=list[str])
+    edited: list[str] = field(default_factory=list[str])
+    missing: list[str] = field(default_factory=list[str])
+    write: list[Change] = field(default_factory=list[Change])
+    embed: list[Change] = field(default_factory=list[Change])
+    mark: dict[str, str] = field(default_factory=dict[str, str])
 
-    def rows(self, namespace: str) -> list[Mapping[str, Any]]:
-        """Rows of `statements.upsert_tools`; in name order, so two syncs cannot deadlock."""
-        ordered = sorted(self.specs, key=lambda spec: spec.tool_name)
-        return [tool_row(namespace, spec) for spec in ordered]
+    @property
+    def changes_something(self) -> bool:
+        """Whether anything has to be embedded or written."""
+        return bool(self.write or self.embed or self.mark)
 
-    def arrays(self) -> Mapping[str, list[str]]:
-        """Arrays of `statements.upsert_vectors`."""
-        assert self.vectors is not None
-        return {
-            "names": [spec.tool_name for spec in self.specs],
-            "vectors": [vector_literal(vector) for vector in self.vectors],
-            "hashes": list(self.hashes),
-        }
+
+SyncSteps = Generator[Embed | Reuse | Write | MarkSynced | Deactivate, Any, SyncReport]
 
 
 class Requests(Generic[Item]):
@@ -93,9 +190,6 @@ class Requests(Generic[Item]):
         return [item for request in reversed(self._pending) for item in request]
 
 
-SyncSteps = Generator[Embed | Write, Vectors | None, SyncReport]
-
-
 def specs_of(
     tools: Toolset | Iterable[ToolLike], *, origin: str
 ) -> tuple[list[ToolSpec], dict[str, str]]:
@@ -122,86 +216,139 @@ def specs_of(
     return list(specs.values()), refused
 
 
-def sync_steps(
+def plan_sync(
     specs: Sequence[ToolSpec],
     current: Mapping[str, CurrentTool],
     *,
     refused: Mapping[str, str],
-    batch_size: int,
-    on_progress: Callable[[SyncProgress], None] | None = None,
-) -> SyncSteps:
-    """Yield what has to be embedded and written; return the report.
+    overwrite_edits: bool,
+) -> SyncPlan:
+    """Return what has to be done to make the registry as code says.
 
-    The driver answers `Embed` with vectors, or throws EmbeddingError into the generator, and
-    answers `Write` with None. A failed request is halved until the text at fault stands alone,
-    so that one bad text does not sink its batch; finished batches stay.
+    A tool that was edited in the registry stays edited while code says what it said at the last
+    sync; when code changes, code wins, and the edit is in the history.
 
     Args:
         specs: Distinct tools, in the order to report.
         current: The namespace's tools by name.
         refused: Tools that cannot be registered, with the reason; reported as failed.
+        overwrite_edits: Code wins over edits even when it did not change.
+    """
+    plan = SyncPlan(specs=specs, failed=dict(refused))
+    for spec in specs:
+        _plan_tool(plan, spec, current.get(spec.tool_name), overwrite_edits=overwrite_edits)
+    given = {spec.tool_name for spec in specs} | set(refused)
+    origins = {spec.origin for spec in specs}
+    plan.missing = sorted(
+        name
+        for name, known in current.items()
+        if known.is_active and known.origin in origins and name not in given
+    )
+    return plan
+
+
+def _plan_tool(
+    plan: SyncPlan, spec: ToolSpec, known: CurrentTool | None, *, overwrite_edits: bool
+) -> None:
+    name = spec.tool_name
+    if known is None:
+        plan.added.append(name)
+        plan.embed.append(Change(spec=spec))
+        return
+    if known.origin != spec.origin:
+        plan.failed[name] = (
+            f"the name belongs to origin {known.origin}; {spec.origin} may not take it over"
+        )
+        return
+    digest = content_hash(spec)
+    is_as_code_says = known.content_hash == digest
+    if not is_as_code_says and known.synced_hash == digest and not overwrite_edits:
+        plan.edited.append(name)
+        return
+    # The text may be composed in another way than by the release that wrote the row.
+    needs_row = not is_as_code_says or known.text_hash != text_hash(spec)
+    needs_vector = known.source_hash != text_hash(spec)
+    if not needs_row and known.synced_hash != digest:
+        plan.mark[name] = digest
+    if not needs_row and not needs_vector:
+        plan.unchanged.append(name)
+        return
+    plan.updated.append(name)
+    change = Change(spec=spec, tool_id=known.id, seen_version=known.version, row=needs_row)
+    (plan.embed if needs_vector else plan.write).append(change)
+
+
+def sync_steps(
+    plan: SyncPlan,
+    *,
+    batch_size: int,
+    missing: Missing = "report",
+    on_progress: Callable[[SyncProgress], None] | None = None,
+) -> SyncSteps:
+    """Yield what has to be looked up, embedded and written; return the report.
+
+    The driver answers each step, or throws EmbeddingError into the generator in answer to
+    `Embed`. A failed request is halved until the text at fault stands alone, so that one bad text
+    does not sink its batch; finished batches stay.
+
+    Args:
+        plan: From `plan_sync`.
         batch_size: Texts in one request.
+        missing: Whether tools that code no longer has are switched off.
         on_progress: Called after each request.
     """
-    added: set[str] = {spec.tool_name for spec in specs if spec.tool_name not in current}
-    changed: set[str] = set()
-    rows_only: list[ToolSpec] = []
-    to_embed: list[tuple[ToolSpec, str, str]] = []
-    failed: dict[str, str] = dict(refused)
-    for spec in specs:
-        known = current.get(spec.tool_name)
-        if known is not None and known.origin != spec.origin:
-            failed[spec.tool_name] = (
-                f"the name belongs to origin {known.origin}; {spec.origin} may not take it over"
-            )
-            continue
-        if known is None or known.content_hash != content_hash(spec):
-            changed.add(spec.tool_name)
-        text = embedding_text(spec)
-        digest = source_hash(text)
-        if known is None or known.source_hash != digest:
-            to_embed.append((spec, text, digest))
-        elif spec.tool_name in changed:
-            rows_only.append(spec)
+    failed = plan.failed
+    if plan.mark:
+        yield MarkSynced(hashes=plan.mark)
+    yield from _written(plan.write, failed)
 
-    for start in range(0, len(rows_only), _WRITE_BATCH):
-        yield Write(specs=rows_only[start : start + _WRITE_BATCH])
+    known: dict[str, str] = {}
+    hashes = list(dict.fromkeys(text_hash(change.spec) for change in plan.embed))
+    for start in range(0, len(hashes), _LOOK_UP_BATCH):
+        known |= yield Reuse(hashes=hashes[start : start + _LOOK_UP_BATCH])
+    reusable = [c.with_vector(known[h]) for c in plan.embed if (h := text_hash(c.spec)) in known]
+    yield from _written(reusable, failed)
+    to_embed = [change for change in plan.embed if text_hash(change.spec) not in known]
 
     embedded, done = 0, 0
-    requests = Requests(to_embed, texts=[item[1] for item in to_embed], size=batch_size)
+    texts = [embedding_text(change.spec) for change in to_embed]
+    requests = Requests(to_embed, texts=texts, size=batch_size)
     for batch in requests:
         try:
-            vectors = yield Embed(texts=[text for _, text, _ in batch])
+            vectors = yield Embed(texts=[embedding_text(change.spec) for change in batch])
         except EmbeddingError as error:
             if not requests.refused(batch, error):
                 continue
-            failed[batch[0][0].tool_name] = str(error)
+            failed[batch[0].spec.tool_name] = str(error)
         else:
             requests.accepted()
             embedded += len(batch)
-            yield Write(
-                specs=[spec for spec, _, _ in batch],
-                vectors=vectors,
-                hashes=[digest for _, _, digest in batch],
-            )
+            changes = [c.with_vector(v) for c, v in zip(batch, vectors, strict=True)]
+            yield from _written(changes, failed)
         done += len(batch)
         if on_progress is not None:
             on_progress(SyncProgress(done=done, total=len(to_embed)))
-    failed |= {spec.tool_name: requests.given_up for spec, _, _ in requests.untried()}
+    failed |= {change.spec.tool_name: requests.given_up for change in requests.untried()}
 
-    names = [spec.tool_name for spec in specs if spec.tool_name not in failed]
-    given = {spec.tool_name for spec in specs} | set(refused)
-    origins = {spec.origin for spec in specs}
-    re_embedded = {spec.tool_name for spec, _, _ in to_embed}
+    deactivated = plan.missing if missing == "deactivate" else []
+    if deactivated:
+        yield Deactivate(tool_names=deactivated)
     return SyncReport(
-        added=[name for name in names if name in added],
-        updated=[n for n in names if n not in added and (n in changed or n in re_embedded)],
-        unchanged=[n for n in names if n not in changed and n not in re_embedded],
+        added=[name for name in plan.added if name not in failed],
+        updated=[name for name in plan.updated if name not in failed],
+        unchanged=plan.unchanged,
+        edited=plan.edited,
         failed=failed,
-        missing=sorted(
-            name
-            for name, known in current.items()
-            if known.is_active and known.origin in origins and name not in given
-        ),
+        missing=plan.missing,
+        deactivated=deactivated,
         embedded=embedded,
+        reused=len(reusable),
     )
+
+
+def _written(
+    changes: Sequence[Change], failed: dict[str, str]
+) -> Generator[Write, Sequence[str], None]:
+    for start in range(0, len(changes), _WRITE_BATCH):
+        for name in (yield Write(changes=changes[start : start + _WRITE_BATCH])):
+            failed[name] = "somebody else changed it during this sync; sync again"

@@ -28,11 +28,14 @@ __all__ = [
     "embedding_model",
     "metadata",
     "tool_embedding",
+    "tool_history",
+    "tool_lease",
     "tool_registry",
+    "tool_vector_archive",
 ]
 
 # A test holds this equal to the newest file in migrations/versions.
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 # Not alembic's default name: the application's own migrations may live in the same database.
 VERSION_TABLE = "toolrag_schema_version"
 
@@ -64,6 +67,10 @@ tool_registry = Table(
     Column("read_only", Boolean, nullable=False),
     Column("version", Integer, nullable=False, server_default=text("1")),
     Column("content_hash", Text, nullable=False),
+    # Of the text to embed: a vector stands for its tool while its source_hash is this.
+    Column("text_hash", Text, nullable=False),
+    # Of the spec that the last sync brought: what code says, whatever was edited since.
+    Column("synced_hash", Text, nullable=True),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     UniqueConstraint("namespace", "tool_name"),
@@ -80,8 +87,11 @@ embedding_model = Table(
     Column("dimensions", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("threshold", Double, nullable=False),
+    # A rebuild makes a new generation of the same model beside the serving one.
+    Column("generation", Integer, nullable=False, server_default=text("1")),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
-    UniqueConstraint("name", "revision", "dimensions"),
+    Column("activated_at", DateTime(timezone=True), nullable=True),
+    UniqueConstraint("name", "revision", "dimensions", "generation"),
     CheckConstraint("state IN ('building', 'active', 'retired')", name="state_known"),
     CheckConstraint("dimensions BETWEEN 1 AND 16000", name="dimensions_in_range"),
     CheckConstraint("threshold BETWEEN 0 AND 1", name="threshold_in_range"),
@@ -108,4 +118,44 @@ tool_embedding = Table(
     Column("vector", HALFVEC(), nullable=False),
     Column("source_hash", Text, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+Index("ix_tool_embedding_source_hash", tool_embedding.c.source_hash)
+
+# Vectors that were replaced, by the text they stand for: going back costs no embedding call.
+tool_vector_archive = Table(
+    "tool_vector_archive",
+    metadata,
+    Column(
+        "embedding_model_id",
+        Integer,
+        ForeignKey("embedding_model.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("source_hash", Text, primary_key=True),
+    Column("vector", HALFVEC(), nullable=False),
+    Column("archived_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
+# One row a version. No foreign key: what was purged leaves a row that says so, and nothing else.
+tool_history = Table(
+    "tool_history",
+    metadata,
+    Column("tool_id", Uuid, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("tool_name", Text, nullable=False),
+    Column("change", Text, nullable=False),
+    Column("snapshot", JSONB, nullable=True),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("changed_by", Text, nullable=False),
+)
+Index("ix_tool_history_namespace_tool_name", tool_history.c.namespace, tool_history.c.tool_name)
+
+# Who is doing what only one process should do; a lease of a killed process runs out.
+tool_lease = Table(
+    "tool_lease",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
 )

@@ -20,7 +20,7 @@ __all__ = [
     "legal_name",
     "model_facing_description",
     "nearest_names",
-    "source_hash",
+    "text_hash",
 ]
 
 MAX_NAME_CHARS = 64  # OpenAI, Anthropic, Bedrock: ^[a-zA-Z0-9_-]{1,64}$
@@ -90,9 +90,9 @@ def content_hash(spec: ToolSpec) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def source_hash(text: str) -> str:
-    """Return the SHA-256 (hex) of a text to embed: equal hashes mean the vector can stay."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def text_hash(spec: ToolSpec) -> str:
+    """Return the SHA-256 (hex) of the text to embed: equal hashes mean the vector can stay."""
+    return hashlib.sha256(embedding_text(spec).encode()).hexdigest()
 
 
 def model_facing_description(description: str, *, max_chars: int = MAX_DESCRIPTION_CHARS) -> str:

@@ -7,16 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
+from uuid import UUID
 
 __all__ = [
-    "EmbeddingMigrationReport",
+    "EmbeddingBuildReport",
+    "EmbeddingComparison",
     "EmbeddingModel",
+    "EmbeddingModelRecord",
+    "FieldChange",
+    "Question",
     "SyncProgress",
     "SyncReport",
     "ToolHit",
     "ToolRecord",
     "ToolSpec",
+    "ToolVersion",
 ]
 
 
@@ -62,15 +68,49 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRecord:
-    """A registered tool: its spec and what the registry knows about it."""
+    """A registered tool: its spec and what the registry knows about it.
 
+    Attributes:
+        version: 1 when it was added; each change of the spec or of `is_active` adds 1.
+        is_edited: The spec differs from what the last sync brought: it was changed or rolled back
+            in the registry since.
+    """
+
+    id: UUID
     spec: ToolSpec
     namespace: str
     is_active: bool
+    is_edited: bool
     version: int
     content_hash: str
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolVersion:
+    """A tool as it was at one version.
+
+    Attributes:
+        change: What made this version, for example `added`, `synced` or `rolled back to 3`.
+        changed_by: Who; the database user where nobody was named.
+    """
+
+    spec: ToolSpec
+    is_active: bool
+    version: int
+    change: str
+    changed_at: datetime
+    changed_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """One field that differs between two versions of a tool."""
+
+    field: str
+    before: Any
+    after: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,35 +185,90 @@ class SyncReport:
         added: Newly registered.
         updated: A stored field changed; version + 1.
         unchanged: Nothing to do, not embedded again.
+        edited: Left as they are in the registry, where they were changed since code last changed.
         failed: Name to reason; these tools stay as they were before the sync.
         missing: Active in the registry under an origin of this sync, but not among its tools.
+        deactivated: Those of `missing` that this sync switched off.
         embedded: Number of texts sent to the embedding model.
+        reused: Number of texts whose vector was there already, from an earlier version or another
+            tool with the same text.
         notes: What an operator should know, for example an index that could not be made.
     """
 
     added: Sequence[str] = ()
     updated: Sequence[str] = ()
     unchanged: Sequence[str] = ()
+    edited: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     missing: Sequence[str] = ()
+    deactivated: Sequence[str] = ()
     embedded: int = 0
+    reused: int = 0
     notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingMigrationReport:
-    """What a change of embedding model did.
+class EmbeddingModelRecord:
+    """A set of vectors in the registry.
 
     Attributes:
-        model: The new model.
+        generation: 1 for the first set of a model; a rebuild makes the next.
+        state: `active` serves searches; `building` is not complete yet or waits for its switch;
+            `retired` served before and can be switched back to.
+        vectors: Tools it has a vector of.
+        activated_at: When it last began to serve.
+    """
+
+    id: int
+    model: EmbeddingModel
+    generation: int
+    state: Literal["building", "active", "retired"]
+    vectors: int
+    created_at: datetime
+    activated_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingBuildReport:
+    """What building a set of vectors beside the serving one did.
+
+    Attributes:
+        model: The model of the new set.
         embedded: Texts embedded by this run; those of an earlier, broken-off run are kept.
-        switched: The new model serves searches now; false when a tool failed.
-        failed: `namespace/tool` to reason. Running again tries these alone.
-        notes: What an operator should know.
+        failed: `namespace/tool` to reason. Building again tries these alone.
     """
 
     model: EmbeddingModel
     embedded: int
-    switched: bool
     failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question to compare embedding models on.
+
+    Attributes:
+        relevant: Names of the right tools; empty where they are not known.
+    """
+
+    text: str
+    relevant: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingComparison:
+    """How a new set of vectors answers, against the serving one.
+
+    Attributes:
+        questions: Number asked.
+        k: Hits looked at.
+        overlap: Mean share of the first k that both have, 0 to 1.
+        recall_before: Recall@k of the serving set, None without labelled questions.
+        recall_after: Recall@k of the new set.
+    """
+
+    questions: int
+    k: int
+    overlap: float
+    recall_before: float | None
+    recall_after: float | None

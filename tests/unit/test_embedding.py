@@ -23,6 +23,11 @@ from registry.errors import ConfigurationError, EmbeddingError, InvalidQueryErro
 from tests.support.embeddings import HashEmbeddings
 
 
+def parsed(vectors: list[str]) -> np.ndarray:
+    """Return vectors in pgvector's text form as an array."""
+    return np.array([[float(value) for value in text[1:-1].split(",")] for text in vectors])
+
+
 class AnsweringEmbeddings(Embeddings):
     """Answers every request with what it was made with."""
 
@@ -64,10 +69,10 @@ def test_emb_3_a_long_text_is_cut_into_parts_that_fit(text: str, max_tokens: int
 def test_a_text_in_parts_is_the_weighted_mean_of_their_directions() -> None:
     embedder = Embedder(HashEmbeddings(32))
     long_text = "alpha " * 3_000
-    (vector,) = embedder.embed_documents([long_text])
-    (short,) = embedder.embed_documents(["alpha"])
+    (vector,) = parsed(embedder.embed_documents([long_text]))
+    (short,) = parsed(embedder.embed_documents(["alpha"]))
     assert vector @ short == pytest.approx(1.0, abs=0.01)
-    assert np.linalg.norm(vector) == pytest.approx(1.0)
+    assert np.linalg.norm(vector) == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def test_answers_that_cannot_be_used_are_refused(answer: Any, said: str) -> None
 def test_numpy_answers_are_taken_as_they_are() -> None:
     """EMB-5: no truth test on an array."""
     vectors = Embedder(AnsweringEmbeddings(np.eye(2)), name="stub").embed_documents(["a", "b"])
-    assert vectors.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert vectors == ["[1,0]", "[0,1]"]
 
 
 def test_whatever_a_client_raises_becomes_one_line() -> None:
@@ -181,8 +186,10 @@ def test_vector_literals_are_what_pgvector_reads() -> None:
 
 def test_the_built_in_model_knows_three_languages_and_is_safe_between_threads() -> None:
     embedder = Embedder.resolve("builtin")
-    tools = embedder.embed_documents(
-        ["Get the weather forecast for a city.", "Convert an amount between currencies."]
+    tools = parsed(
+        embedder.embed_documents(
+            ["Get the weather forecast for a city.", "Convert an amount between currencies."]
+        )
     )
     questions = ["Will it rain in Berlin?", "Wird es in Berlin regnen?", "ベルリンの天気は?"]
     found: dict[str, str] = {}
@@ -196,7 +203,7 @@ def test_the_built_in_model_knows_three_languages_and_is_safe_between_threads() 
     for thread in threads:
         thread.join()
     for question in questions:
-        vector = np.array([float(v) for v in found[question][1:-1].split(",")])
+        (vector,) = parsed([found[question]])
         assert vector.shape == (512,)
         near, far = tools @ vector
         assert near > far + 0.1

@@ -1,0 +1,89 @@
+"""Pure: changed specs, versions of a tool, what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypedDict
+
+from registry.errors import ToolNotFoundError, VersionNotFoundError
+from registry.statements import AnyRow, tool_version
+from registry.text import nearest_names
+from registry.toolset import tool_spec
+from registry.types import FieldChange, ToolSpec, ToolVersion
+
+__all__ = ["ToolChanges", "changed_spec", "diff_versions", "history_of", "version_of"]
+
+
+class ToolChanges(TypedDict, total=False):
+    """What of a tool can be changed in the registry; the rest belongs to code."""
+
+    description: str
+    display_name: str
+    category: str
+    examples: Sequence[str]
+    requires_approval: bool
+    read_only: bool
+
+
+def changed_spec(spec: ToolSpec, changes: Mapping[str, Any]) -> ToolSpec:
+    """Return the spec with these changes, checked.
+
+    Raises:
+        InvalidToolError: It would not be a valid tool.
+    """
+    values = dict(changes)
+    if "examples" in values:
+        values["examples"] = tuple(values["examples"])
+    return tool_spec(spec.replace(**values))
+
+
+def history_of(
+    rows: Sequence[AnyRow], tool_name: str, *, namespace: str, known: Sequence[str]
+) -> list[ToolVersion]:
+    """Return the versions of the tool that has this name now, newest first.
+
+    Raises:
+        ToolNotFoundError: Never registered, or purged.
+    """
+    if not rows:
+        raise ToolNotFoundError(
+            tool_name, namespace=namespace, nearest=nearest_names(tool_name, known)
+        )
+    newest = rows[0]
+    if newest.snapshot is None:
+        raise ToolNotFoundError(
+            tool_name,
+            namespace=namespace,
+            advice=f"It was purged on {newest.changed_at:%Y-%m-%d} by {newest.changed_by}; "
+            "nothing of it is kept.",
+        )
+    return [tool_version(row) for row in rows if row.tool_id == newest.tool_id]
+
+
+def version_of(versions: Sequence[ToolVersion], version: int) -> ToolVersion:
+    """Return one of a tool's versions.
+
+    Raises:
+        VersionNotFoundError: There is no such version.
+    """
+    for found in versions:
+        if found.version == version:
+            return found
+    known = sorted(found.version for found in versions)
+    raise VersionNotFoundError(versions[0].spec.tool_name, version, known=known)
+
+
+def diff_versions(before: ToolVersion, after: ToolVersion) -> list[FieldChange]:
+    """Return the fields that differ, `is_active` last."""
+    names = [field.name for field in fields(ToolSpec)]
+    changes = [
+        FieldChange(field=name, before=getattr(before.spec, name), after=getattr(after.spec, name))
+        for name in names
+        if getattr(before.spec, name) != getattr(after.spec, name)
+    ]
+    if before.is_active != after.is_active:
+        changes.append(
+            FieldChange(field="is_active", before=before.is_active, after=after.is_active)
+        )
+    return changes
