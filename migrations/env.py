@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, pool
 
 from registry.database import normalise_url, translated_errors
 from registry.errors import ConfigurationError, ToolRAGError
-from registry.migrate import include_object, migration_lock
+from registry.migrate import ensure_schema, include_object, migration_lock
 from registry.tables import VERSION_TABLE, metadata
 
 DATABASE_URL_VARIABLE = "TOOLRAG_DATABASE_URL"
@@ -48,7 +48,8 @@ def main(given: str) -> None:
     url = normalise_url(given)
     engine = create_engine(url, poolclass=pool.NullPool, connect_args={"connect_timeout": 10})
     with translated_errors(url), engine.connect() as connection, migration_lock(connection):
-        run(connection=connection)
+        # The schema is named: alembic would take a version table further down the search path.
+        run(connection=connection, version_table_schema=ensure_schema(connection))
 
 
 if called_from_code := context.config.attributes.get("url"):

@@ -57,10 +57,12 @@ class RegistryBase:
         url: str,
         *,
         embeddings: str | Embeddings | Embedder = "builtin",
+        replica_url: str | None = None,
         settings: RegistrySettings | None = None,
     ) -> None:
         self.settings = settings or RegistrySettings()
         self._url = normalise_url(url)
+        self._replica_url = None if replica_url is None else normalise_url(replica_url)
         self._embedder = Embedder.resolve(
             embeddings,
             batch_size=self.settings.embedding_batch_size,

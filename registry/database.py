@@ -81,6 +81,13 @@ def display_url(url: str | URL) -> str:
 
 
 def _engine_options(settings: RegistrySettings) -> dict[str, Any]:
+    options = _pool_options(settings)
+    if not settings.prepared_statements:
+        options["connect_args"]["prepare_threshold"] = None
+    return options
+
+
+def _pool_options(settings: RegistrySettings) -> dict[str, Any]:
     return {
         "pool_size": settings.pool_size,
         "max_overflow": settings.max_overflow,

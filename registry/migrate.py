@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 from sqlalchemy import exc as sa_exc
+from sqlalchemy.schema import CreateSchema
 
 from registry.database import display_url, normalise_url, translated_errors
 from registry.errors import RegistryError, SchemaVersionError
@@ -25,7 +26,9 @@ __all__ = [
     "check_revision",
     "current_revision",
     "downgrade",
+    "ensure_schema",
     "ensure_vector_extension",
+    "first_schema",
     "include_object",
     "migration_lock",
     "upgrade",
@@ -82,12 +85,64 @@ def current_revision(url: str) -> str | None:
 
 
 def read_revision(connection: Connection) -> str | None:
-    """Return the revision that this connection's database is at, or None."""
-    if connection.scalar(text("SELECT to_regclass(:name)"), {"name": VERSION_TABLE}) is None:
+    """Return the revision of the schema that this connection's search path begins with, or None.
+
+    A schema of ours further down the path is another installation's.
+    """
+    # With a path such as "tools, public" and no schema "tools", PostgreSQL would go on to public.
+    if first_schema(connection) != connection.scalar(text("SELECT current_schema()")):
+        return None
+    table = connection.scalar(
+        text("SELECT to_regclass(quote_ident(current_schema()) || '.' || :name)"),
+        {"name": VERSION_TABLE},
+    )
+    if table is None:
         return None
     return connection.scalar(
         text("SELECT version_num FROM toolrag_schema_version")  # VERSION_TABLE, a constant
     )
+
+
+def first_schema(connection: Connection) -> str | None:
+    """Return the schema that a search path such as `tools, public` asks for first.
+
+    `"$user"` counts only where that schema exists, as it does for PostgreSQL.
+    """
+    return connection.scalar(
+        text(
+            """
+            SELECT trim(BOTH '"' FROM trim(entry))
+            FROM unnest(string_to_array(current_setting('search_path'), ','))
+                 WITH ORDINALITY AS path (entry, place)
+            WHERE trim(entry) <> '"$user"'
+               OR EXISTS (SELECT FROM pg_namespace WHERE nspname = current_user)
+            ORDER BY place LIMIT 1
+            """
+        )
+    )
+
+
+def ensure_schema(connection: Connection) -> str:
+    """Make the schema that the search path begins with, where it is absent; return its name.
+
+    Raises:
+        RegistryError: The search path is empty, or the right to make the schema is missing.
+    """
+    wanted = first_schema(connection)
+    if not wanted:
+        raise RegistryError("The connection's search_path is empty; set one, for example public.")
+    try:
+        if wanted not in ("$user", connection.scalar(text("SELECT current_schema()"))):
+            connection.execute(CreateSchema(wanted, if_not_exists=True))
+    except sa_exc.ProgrammingError as error:
+        raise RegistryError(
+            f"The schema {wanted!r} does not exist and this user may not make it. An "
+            f"administrator must run in this database: CREATE SCHEMA {wanted};"
+        ) from error
+    name = connection.scalar(text("SELECT current_schema()"))
+    # Alembic takes an open transaction for its caller's, and would leave it open.
+    connection.commit()
+    return str(name)
 
 
 def check_revision(found: str | None) -> None:

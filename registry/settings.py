@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -12,6 +12,13 @@ from registry.errors import ConfigurationError
 __all__ = ["RegistrySettings"]
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_FROM_TEXT: dict[str, tuple[Callable[[str], str | int | float | bool], str]] = {
+    "str": (str, "a text"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (lambda raw: _TRUTH[raw.lower()], "true or false"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class RegistrySettings:
         pool_timeout_s: Longest wait for a free connection, seconds.
         connect_timeout_s: Longest wait for a new connection, seconds.
         statement_timeout_s: Longest run of one statement, seconds.
+        prepared_statements: False behind a pooler in transaction mode, where a prepared statement
+            may be on another server connection than the next call.
         embedding_batch_size: Texts in one embedding request.
         query_cache_size: Question vectors kept in memory, per registry.
         lease_s: How long a process may be silent before another takes its work over, seconds.
@@ -43,6 +52,7 @@ class RegistrySettings:
     pool_timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
     statement_timeout_s: float = 30.0
+    prepared_statements: bool = True
     embedding_batch_size: int = 128
     query_cache_size: int = 1_024
     lease_s: float = 60.0
@@ -54,6 +64,10 @@ class RegistrySettings:
         if not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
                 f"namespace is {self.namespace!r}; use 1 to 100 characters of A-Z a-z 0-9 _ . : -"
+            )
+        if not isinstance(self.prepared_statements, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"prepared_statements is {self.prepared_statements!r}; it must be True or False"
             )
         for name, low, high in (
             ("pool_size", 1, 1_000),
@@ -83,16 +97,15 @@ class RegistrySettings:
         Raises:
             ConfigurationError: A variable is not a number where one is needed, or out of range.
         """
-        values: dict[str, str | int | float] = {}
+        values: dict[str, str | int | float | bool] = {}
         for f in fields(cls):
             variable = f"TOOLRAG_{f.name.upper()}"
             raw = environ.get(variable, "").strip()
             if not raw:
                 continue
-            convert = {"int": int, "float": float}.get(str(f.type), str)
+            convert, kind = _FROM_TEXT[str(f.type)]
             try:
                 values[f.name] = convert(raw)
-            except ValueError:
-                kind = "a whole number" if convert is int else "a number"
+            except (KeyError, ValueError):
                 raise ConfigurationError(f"{variable} is {raw!r}, which is not {kind}") from None
         return cls(**values)  # type: ignore[arg-type]

@@ -88,6 +88,8 @@ class ToolRegistry(RegistryBase):
         url: `postgresql://user:password@host:5432/name`.
         embeddings: `builtin`, `<provider>:<model>`, any LangChain `Embeddings`, or an
             `Embedder` with a name of its own.
+        replica_url: A read-only copy of the database for searches; it may lag behind. Its
+            connections are a second pool.
         settings: Namespace, pool, time limits and search options.
 
     Raises:
@@ -99,10 +101,16 @@ class ToolRegistry(RegistryBase):
         url: str,
         *,
         embeddings: str | Embeddings | Embedder = "builtin",
+        replica_url: str | None = None,
         settings: RegistrySettings | None = None,
     ) -> None:
-        super().__init__(url, embeddings=embeddings, settings=settings)
+        super().__init__(url, embeddings=embeddings, replica_url=replica_url, settings=settings)
         self._engine = create_registry_engine(self._url, self.settings)
+        self._search_engine = (
+            self._engine
+            if self._replica_url is None
+            else create_registry_engine(self._replica_url, self.settings)
+        )
         self._open_lock = threading.Lock()
         self._is_open = False
 
@@ -127,6 +135,7 @@ class ToolRegistry(RegistryBase):
         """Close every connection; the registry cannot be used afterwards."""
         self._closed = True
         self._engine.dispose()
+        self._search_engine.dispose()
 
     def __enter__(self) -> Self:
         try:
@@ -163,7 +172,7 @@ class ToolRegistry(RegistryBase):
         self.open()
         needed = self._checked_threshold(k, threshold)
         vector = self._embedder.embed_query(query)
-        with self._connection() as connection:
+        with self._search_connection() as connection:
             if self._model is None:
                 self._accept_model(connection.execute(statements.active_model()).one_or_none())
                 if self._model is None:
@@ -189,8 +198,10 @@ class ToolRegistry(RegistryBase):
         from registry.vector_store import vector_store_arguments
 
         self.open()
+        with self._connection() as connection:
+            schema = connection.scalar(statements.current_schema())
         return PGVectorStore.create_sync(
-            **vector_store_arguments(self._url, self._embedder, self.namespace)
+            **vector_store_arguments(self._url, self._embedder, self.namespace, schema=schema)
         )
 
     # ------------------------------------------------------------ tools
@@ -573,6 +584,15 @@ class ToolRegistry(RegistryBase):
         Reads are committed as well: a rollback makes psycopg forget its prepared statements.
         """
         with translated_errors(self._url), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _search_connection(self) -> Generator[Connection]:
+        """One transaction on the replica, or on the database itself where there is none."""
+        with (
+            translated_errors(self._replica_url or self._url),
+            self._search_engine.begin() as connection,
+        ):
             yield connection
 
     @contextmanager

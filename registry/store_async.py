@@ -87,6 +87,8 @@ class AsyncToolRegistry(RegistryBase):
         url: `postgresql://user:password@host:5432/name`.
         embeddings: `builtin`, `<provider>:<model>`, any LangChain `Embeddings`, or an
             `Embedder` with a name of its own.
+        replica_url: A read-only copy of the database for searches; it may lag behind. Its
+            connections are a second pool.
         settings: Namespace, pool, time limits and search options.
 
     Raises:
@@ -98,10 +100,16 @@ class AsyncToolRegistry(RegistryBase):
         url: str,
         *,
         embeddings: str | Embeddings | Embedder = "builtin",
+        replica_url: str | None = None,
         settings: RegistrySettings | None = None,
     ) -> None:
-        super().__init__(url, embeddings=embeddings, settings=settings)
+        super().__init__(url, embeddings=embeddings, replica_url=replica_url, settings=settings)
         self._engine = create_registry_engine_async(self._url, self.settings)
+        self._search_engine = (
+            self._engine
+            if self._replica_url is None
+            else create_registry_engine_async(self._replica_url, self.settings)
+        )
         self._open_lock = asyncio.Lock()
         self._is_open = False
 
@@ -128,6 +136,7 @@ class AsyncToolRegistry(RegistryBase):
         """Close every connection; the registry cannot be used afterwards."""
         self._closed = True
         await self._engine.dispose()
+        await self._search_engine.dispose()
 
     async def __aenter__(self) -> Self:
         try:
@@ -166,7 +175,7 @@ class AsyncToolRegistry(RegistryBase):
         await self.open()
         needed = self._checked_threshold(k, threshold)
         vector = await self._embedder.aembed_query(query)
-        async with self._connection() as connection:
+        async with self._search_connection() as connection:
             if self._model is None:
                 self._accept_model(
                     (await connection.execute(statements.active_model())).one_or_none()
@@ -196,8 +205,10 @@ class AsyncToolRegistry(RegistryBase):
         from registry.vector_store import vector_store_arguments
 
         await self.open()
+        async with self._connection() as connection:
+            schema = await connection.scalar(statements.current_schema())
         return await PGVectorStore.create(
-            **vector_store_arguments(self._url, self._embedder, self.namespace)
+            **vector_store_arguments(self._url, self._embedder, self.namespace, schema=schema)
         )
 
     # ------------------------------------------------------------ tools
@@ -590,6 +601,13 @@ class AsyncToolRegistry(RegistryBase):
         """
         with translated_errors(self._url):
             async with self._engine.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def _search_connection(self) -> AsyncGenerator[AsyncConnection]:
+        """One transaction on the replica, or on the database itself where there is none."""
+        with translated_errors(self._replica_url or self._url):
+            async with self._search_engine.begin() as connection:
                 yield connection
 
     @asynccontextmanager

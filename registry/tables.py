@@ -67,12 +67,12 @@ tool_registry = Table(
     Column("read_only", Boolean, nullable=False),
     Column("version", Integer, nullable=False, server_default=text("1")),
     Column("content_hash", Text, nullable=False),
-    # Of the text to embed: a vector stands for its tool while its source_hash is this.
-    Column("text_hash", Text, nullable=False),
-    # Of the spec that the last sync brought: what code says, whatever was edited since.
-    Column("synced_hash", Text, nullable=True),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    # Of the spec that the last sync brought: what code says, whatever was edited since.
+    Column("synced_hash", Text, nullable=True),
+    # Of the text to embed: a vector stands for its tool while its source_hash is this.
+    Column("text_hash", Text, nullable=False),
     UniqueConstraint("namespace", "tool_name"),
     CheckConstraint(r"tool_name ~ '^[a-zA-Z0-9_-]{1,64}$'", name="tool_name_legal"),
     CheckConstraint("version >= 1", name="version_positive"),
@@ -87,9 +87,9 @@ embedding_model = Table(
     Column("dimensions", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("threshold", Double, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     # A rebuild makes a new generation of the same model beside the serving one.
     Column("generation", Integer, nullable=False, server_default=text("1")),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     Column("activated_at", DateTime(timezone=True), nullable=True),
     UniqueConstraint("name", "revision", "dimensions", "generation"),
     CheckConstraint("state IN ('building', 'active', 'retired')", name="state_known"),

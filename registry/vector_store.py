@@ -24,7 +24,9 @@ _METADATA_COLUMNS = [
 ]
 
 
-def vector_store_arguments(url: URL, embedder: Embedder, namespace: str) -> dict[str, Any]:
+def vector_store_arguments(
+    url: URL, embedder: Embedder, namespace: str, *, schema: str
+) -> dict[str, Any]:
     """Return the arguments of `PGVectorStore.create` for the view of active tools.
 
     Every connection says which namespace it reads and that it only reads, so neither a filter
@@ -38,12 +40,18 @@ def vector_store_arguments(url: URL, embedder: Embedder, namespace: str) -> dict
     engine = PGEngine.from_connection_string(
         url.difference_update_query(["options"]),
         poolclass=NullPool,
-        connect_args={"options": options, "application_name": "toolrag"},
+        # Made for one call each, so a prepared statement would never be used again.
+        connect_args={
+            "options": options,
+            "application_name": "toolrag",
+            "prepare_threshold": None,
+        },
     )
     return {
         "engine": engine,
         "embedding_service": embedder.embeddings,
         "table_name": CATALOGUE_VIEW,
+        "schema_name": schema,
         "id_column": "id",
         "content_column": "content",
         "embedding_column": "embedding",

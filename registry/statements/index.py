@@ -13,6 +13,7 @@ __all__ = [
     "analyze",
     "count_vectors",
     "create_index",
+    "current_schema",
     "drop_index",
     "index_name",
     "index_state",
@@ -92,3 +93,8 @@ def release_index_lock(model_id: int) -> Rows:
 def analyze() -> tuple[TextClause, ...]:
     """Refresh the planner's statistics after a large sync."""
     return (text("ANALYZE tool_registry"), text("ANALYZE tool_embedding"))
+
+
+def current_schema() -> Rows:
+    """Name of the schema that this connection works in."""
+    return select(func.current_schema())

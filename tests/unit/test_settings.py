@@ -17,6 +17,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "statement_timeout_s": (0.001, 86_400),
     "embedding_batch_size": (1, 2_048),
     "query_cache_size": (0, 1_000_000),
+    "lease_s": (1, 3_600),
+    "lease_wait_s": (0, 86_400),
     "index_min_tools": (1, 1_000_000_000),
     "ef_search": (1, 1_000),
 }
@@ -29,6 +31,7 @@ def make(**values: Any) -> RegistrySettings:
 def test_every_setting_has_a_range() -> None:
     assert {field.name for field in dataclasses.fields(RegistrySettings)} == {
         "namespace",
+        "prepared_statements",
         *_RANGES,
     }
 
@@ -113,3 +116,18 @@ class TestFromEnv:
     def test_a_number_out_of_range_is_refused(self, raw: str) -> None:
         with pytest.raises(ConfigurationError, match=r"^pool_timeout_s is .* from 0\.001 to 3600$"):
             RegistrySettings.from_env({"TOOLRAG_POOL_TIMEOUT_S": raw})
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"), [("false", False), ("0", False), ("No", False), ("TRUE", True), ("1", True)]
+)
+def test_a_truth_value_is_read_from_the_environment(raw: str, value: bool) -> None:
+    settings = RegistrySettings.from_env({"TOOLRAG_PREPARED_STATEMENTS": raw})
+    assert settings.prepared_statements is value
+
+
+def test_anything_else_is_no_truth_value() -> None:
+    with pytest.raises(ConfigurationError, match="TOOLRAG_PREPARED_STATEMENTS is 'maybe'"):
+        RegistrySettings.from_env({"TOOLRAG_PREPARED_STATEMENTS": "maybe"})
+    with pytest.raises(ConfigurationError, match="must be True or False"):
+        make(prepared_statements="false")
