@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from registry.local_postgres import LocalPostgres
     from registry.store import ToolRegistry
 
-__all__ = ["migrated", "opened_database", "opened_registry", "prepared_registry", "starting"]
+__all__ = [
+    "embedder_of",
+    "migrated",
+    "model_setting",
+    "opened_database",
+    "opened_registry",
+    "prepared_registry",
+    "registry_without_model",
+    "starting",
+]
 
 
 @contextmanager
@@ -39,9 +48,37 @@ def prepared_registry(options: GlobalOptions, output: Output) -> Generator[ToolR
         CliError: The embedding model cannot be used.
         ToolRAGError: The embedded server cannot be used.
     """
+    with _registry_of(embedder_of(options), options, output) as registry:
+        yield registry
+
+
+@contextmanager
+def registry_without_model(options: GlobalOptions, output: Output) -> Generator[ToolRegistry]:
+    """Give a registry that embeds nothing, for what concerns stored vectors alone.
+
+    So a missing key or package of a model never stands in the way of going back from it.
+    """
+    from langchain_core.embeddings import Embeddings
+
+    from registry.embedding import Embedder
+
+    class NoModel(Embeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            raise NotImplementedError("this command embeds nothing")
+
+        def embed_query(self, text: str) -> list[float]:
+            raise NotImplementedError("this command embeds nothing")
+
+    with _registry_of(Embedder(NoModel(), name="none"), options, output) as registry:
+        yield registry
+
+
+@contextmanager
+def _registry_of(
+    embedder: Embedder, options: GlobalOptions, output: Output
+) -> Generator[ToolRegistry]:
     from registry.store import ToolRegistry
 
-    embedder = _embedder(options)
     with (
         opened_database(options, output) as url,
         closing(ToolRegistry(url, embeddings=embedder, settings=options.settings)) as registry,
@@ -85,12 +122,24 @@ def migrated(url: str) -> str:
     return url
 
 
-def _embedder(options: GlobalOptions) -> Embedder:
+def model_setting(name: str) -> str:
+    """Return the setting that names a stored model: the built-in one is stored in full."""
+    from registry.embedding import BUILTIN_MODEL
+
+    return BUILTIN_MODEL if name.partition(":")[0] == BUILTIN_MODEL else name
+
+
+def embedder_of(options: GlobalOptions) -> Embedder:
+    """Return the embedding model that the options name, in the form of the setting or as stored.
+
+    Raises:
+        CliError: It is unknown, or its package or key is missing.
+    """
     from registry.embedding import Embedder
 
     try:
         return Embedder.resolve(
-            options.embedding_model,
+            model_setting(options.embedding_model),
             batch_size=options.settings.embedding_batch_size,
             cache_size=options.settings.query_cache_size,
         )

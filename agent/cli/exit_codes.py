@@ -26,9 +26,9 @@ INTERNAL = 70
 INTERRUPTED = 130
 
 EPILOG = (
-    "Exit codes: 0 ok; 1 ran, but found a failure (a tool that failed, was not found, a question "
-    "without an answer); 2 usage or bad input; 3 database or schema; 4 embedding or chat model; "
-    "70 a bug of this program; 130 interrupted."
+    "Exit codes: 0 ok; 1 ran, but found a failure (a tool that failed, was not found or was "
+    "changed meanwhile, a question without an answer); 2 usage or bad input; 3 database or schema; "
+    "4 embedding or chat model; 70 a bug of this program; 130 interrupted."
 )
 
 _CODES: dict[type[errors.ToolRAGError], int] = {
@@ -38,6 +38,9 @@ _CODES: dict[type[errors.ToolRAGError], int] = {
     errors.InvalidQueryError: USAGE,
     errors.RunLimitError: USAGE,
     errors.ToolNotFoundError: FAILURE,
+    errors.VersionConflictError: FAILURE,
+    errors.VersionNotFoundError: FAILURE,
+    errors.RegistryBusyError: FAILURE,
     errors.EmbeddingError: MODEL,
     errors.EmbeddingModelMismatchError: MODEL,
     errors.RegistryError: DATABASE,

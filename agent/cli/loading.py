@@ -18,7 +18,7 @@ from registry.text import nearest_names
 if TYPE_CHECKING:
     from registry.toolset import ToolLike, Toolset
 
-__all__ = ["load_tools", "load_toolset"]
+__all__ = ["check_origin", "load_tools", "load_toolset"]
 
 # A module of the user's may raise anything at import, SystemExit too; Ctrl-C still passes.
 _ANY_FAILURE = (Exception, SystemExit)
@@ -60,11 +60,16 @@ def load_tools(reference: str) -> Toolset | list[ToolLike]:
     return tools
 
 
-def load_toolset(reference: str) -> Toolset:
+def load_toolset(reference: str, *, origin: str | None = None) -> Toolset:
     """Return what `MODULE:ATTR` names as a `Toolset`, so that its tools can run.
 
+    Args:
+        reference: As for `load_tools`.
+        origin: Where the tools come from; `code` when not given.
+
     Raises:
-        CliError: As for `load_tools`, or a tool is a mere `ToolSpec` and cannot run.
+        CliError: As for `load_tools` and `check_origin`, or a tool is a mere `ToolSpec` and
+            cannot run.
         InvalidToolError: A tool has no name or no description.
         DuplicateToolError: Two tools have one name.
     """
@@ -72,6 +77,7 @@ def load_toolset(reference: str) -> Toolset:
     from registry.types import ToolSpec
 
     tools = load_tools(reference)
+    check_origin(tools, reference, origin)
     if isinstance(tools, Toolset):
         return tools
     for item in tools:
@@ -80,7 +86,19 @@ def load_toolset(reference: str) -> Toolset:
                 f"{reference} holds the spec of {item.tool_name!r}, which cannot run. "
                 "Give the tool itself."
             )
-    return Toolset(cast("list[Any]", tools))
+    return Toolset(cast("list[Any]", tools), origin=origin or "code")
+
+
+def check_origin(tools: Toolset | list[ToolLike], reference: str, origin: str | None) -> None:
+    """Refuse an origin for tools that know theirs.
+
+    Raises:
+        CliError: The tools are a `Toolset`.
+    """
+    from registry.toolset import Toolset
+
+    if isinstance(tools, Toolset) and origin is not None:
+        raise CliError(f"{reference} is a Toolset, which has its own origins. Leave --origin out.")
 
 
 def _import(name: str) -> ModuleType:

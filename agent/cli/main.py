@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from agent.cli import ask, db, demo, embeddings, exit_codes, search, sync, tools
+from agent.cli import ask, db, demo, embeddings, exit_codes, search, sync, tools, validate
 from agent.cli.exit_codes import exit_code_of
 from agent.cli.options import GlobalOptions
 from agent.cli.output import Output, one_line, without_secrets
@@ -34,6 +34,7 @@ app.command("demo")(demo.demo)
 app.command("sync")(sync.sync)
 app.command("search")(search.search)
 app.command("ask")(ask.ask)
+app.command("validate")(validate.validate)
 app.add_typer(tools.app, name="tools")
 app.add_typer(db.app, name="db")
 app.add_typer(embeddings.app, name="embeddings")

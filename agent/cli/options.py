@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import typer
 
 from registry.settings import RegistrySettings
 
-__all__ = ["GlobalOptions", "global_options"]
+__all__ = ["ChangedByOption", "GlobalOptions", "changed_by", "global_options"]
+
+ChangedByOption = Annotated[
+    str,
+    typer.Option(
+        "--changed-by",
+        metavar="WHO",
+        help="Who makes the change, for the history. Default: the user of the operating system.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +53,18 @@ class GlobalOptions:
 def global_options(context: typer.Context) -> GlobalOptions:
     """Return the options that `main.py` put there before the command ran."""
     return cast("GlobalOptions", context.obj)
+
+
+def changed_by(given: str) -> str:
+    """Return who makes a change: as given, else the user of the operating system.
+
+    Empty where the system knows no name, as in some containers: then the database user is noted.
+    """
+    name = given.strip()
+    if not name:
+        try:
+            name = getpass.getuser()
+        except (ImportError, KeyError, OSError):
+            return ""
+    # An environment may hold any bytes; PostgreSQL stores text.
+    return name.encode("utf-8", "replace").decode()

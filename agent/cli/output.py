@@ -22,7 +22,15 @@ from rich.text import Text
 if TYPE_CHECKING:
     from registry.types import ProgressCallback, SyncProgress
 
-__all__ = ["Output", "aligned", "jsonable", "one_line", "without_controls", "without_secrets"]
+__all__ = [
+    "Output",
+    "aligned",
+    "counted",
+    "jsonable",
+    "one_line",
+    "without_controls",
+    "without_secrets",
+]
 
 # Escape sequences in a tool's text would otherwise reach the terminal and be obeyed.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -37,6 +45,11 @@ def without_controls(text: str) -> str:
 def one_line(text: str) -> str:
     """Return the text on one line, each run of white space one space."""
     return " ".join(without_controls(text).split())
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 tool`, `3 tools`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def without_secrets(text: str, *, secrets: Sequence[str] = ()) -> str:

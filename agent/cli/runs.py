@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.cli.output import Output, jsonable
+from agent.cli.output import Output, counted, jsonable
 
 if TYPE_CHECKING:
     from agent.cli.model import ChosenModel
@@ -85,7 +85,7 @@ def print_run(
     _paragraph(output, answer_label, run.answer or "(none)", style="bold")
     stop = run.stop_reason.value.replace("_", " ")
     calls = sum(len(step.tool_calls) for step in run.steps)
-    parts = [stop, _count(len(run.steps) + 1, "model call"), _count(calls, "tool call")]
+    parts = [stop, counted(len(run.steps) + 1, "model call"), counted(calls, "tool call")]
     if run.usage.total_tokens:
         parts.append(f"{run.usage.total_tokens:,} tokens reported")
     _paragraph(output, "Stop", ", ".join(parts), style="" if was_answered(run) else "red")
@@ -94,7 +94,7 @@ def print_run(
 def _print_offered(output: Output, run: RunResult, by_name: Mapping[str, ToolSpec]) -> None:
     offered, every = _tokens(run, list(by_name.values()))
     _paragraph(
-        output, "Offered", f"{len(run.offered_tools)} of {_count(len(by_name), 'tool')}", style=""
+        output, "Offered", f"{len(run.offered_tools)} of {counted(len(by_name), 'tool')}", style=""
     )
     if run.offered_tools:
         output.table(
@@ -146,7 +146,3 @@ def _paragraph(output: Output, label: str, text: str, *, style: str) -> None:
 def _tokens(run: RunResult, specs: Sequence[ToolSpec]) -> tuple[int, int]:
     names = {tool.name for tool in run.offered_tools}
     return schema_tokens(spec for spec in specs if spec.tool_name in names), schema_tokens(specs)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,21 +1,27 @@
-"""`toolrag tools`: look at registered tools, switch them on and off."""
+"""`toolrag tools`: look at registered tools, change them, switch them on and off."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from agent.cli.options import global_options
+from agent.cli import tool_history
+from agent.cli.exit_codes import CliError
+from agent.cli.options import ChangedByOption, changed_by, global_options
 from agent.cli.output import Output, jsonable
 
 if TYPE_CHECKING:
+    from registry.changes import ToolChanges
     from registry.types import ToolRecord
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at registered tools, switch them on and off.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at registered tools, change them, switch them on and off, go back.",
+    no_args_is_help=True,
+)
 
 _Name = Annotated[str, typer.Argument(help="Name of a registered tool.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -82,7 +88,7 @@ def show(context: typer.Context, name: _Name, as_json: _Json = False) -> None:
         "binding": spec.binding,
         "namespace": record.namespace,
         "state": "active" if record.is_active else "inactive",
-        "version": str(record.version),
+        "version": f"{record.version}{' (edited in the registry)' if record.is_edited else ''}",
         "needs approval": "yes" if spec.requires_approval else "no",
         "read only": "yes" if spec.read_only else "no",
         "created": record.created_at.isoformat(timespec="seconds"),
@@ -106,26 +112,104 @@ def show(context: typer.Context, name: _Name, as_json: _Json = False) -> None:
 
 
 @app.command()
-def activate(context: typer.Context, name: _Name) -> None:
-    """Let a tool be found again."""
-    _switch(context, name, active=True)
+def update(
+    context: typer.Context,
+    name: _Name,
+    description: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the tool does, in full.")
+    ] = None,
+    display_name: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The name that people read.")
+    ] = None,
+    category: Annotated[str | None, typer.Option(metavar="TEXT", help="One word.")] = None,
+    example: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A question that the tool answers; may be given several times. Replaces all.",
+        ),
+    ] = None,
+    no_examples: Annotated[
+        bool, typer.Option("--no-examples", help="Remove all examples.")
+    ] = False,
+    requires_approval: Annotated[
+        bool | None,
+        typer.Option(
+            "--requires-approval/--no-requires-approval", help="A person must agree to a call."
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool | None,
+        typer.Option("--read-only/--no-read-only", help="The tool changes nothing."),
+    ] = None,
+    expect_version: tool_history.ExpectVersionOption = None,
+    who: ChangedByOption = "",
+) -> None:
+    """Change a tool in the registry: a new version, at most one embedding call.
+
+    The change holds until code changes the tool; then the next sync brings code's text, and this
+    one is in the history.
+    """
+    from agent.cli.context import opened_registry
+
+    output = Output()
+    if example and no_examples:
+        raise CliError("--example and --no-examples exclude each other.")
+    given = {
+        "description": description,
+        "display_name": display_name,
+        "category": category,
+        "examples": example or ([] if no_examples else None),
+        "requires_approval": requires_approval,
+        "read_only": read_only,
+    }
+    changes = {field: value for field, value in given.items() if value is not None}
+    if not changes:
+        raise CliError(
+            "Nothing to change. Give at least one of --description, --display-name, --category, "
+            "--example, --no-examples, --requires-approval, --read-only."
+        )
+    with opened_registry(global_options(context), output) as registry:
+        before = registry.get(name)
+        record = registry.update_tool(
+            name,
+            expected_version=expect_version,
+            changed_by=changed_by(who),
+            **cast("ToolChanges", changes),
+        )
+    if record.version == before.version:
+        output.text(f"{name} is like that already (version {record.version}).")
+    else:
+        output.text(f"{name} is at version {record.version} now.")
+
+
+app.command("history")(tool_history.history)
+app.command("diff")(tool_history.diff)
+app.command("rollback")(tool_history.rollback)
+app.command("purge")(tool_history.purge)
 
 
 @app.command()
-def deactivate(context: typer.Context, name: _Name) -> None:
+def activate(context: typer.Context, name: _Name, who: ChangedByOption = "") -> None:
+    """Let a tool be found again."""
+    _switch(context, name, who, active=True)
+
+
+@app.command()
+def deactivate(context: typer.Context, name: _Name, who: ChangedByOption = "") -> None:
     """Take a tool out of every search, in every process, from the next search on."""
-    _switch(context, name, active=False)
+    _switch(context, name, who, active=False)
 
 
-def _switch(context: typer.Context, name: str, *, active: bool) -> None:
+def _switch(context: typer.Context, name: str, who: str, *, active: bool) -> None:
     from agent.cli.context import opened_registry
 
     output = Output()
     with opened_registry(global_options(context), output) as registry:
         if active:
-            registry.activate(name)
+            registry.activate(name, changed_by=changed_by(who))
         else:
-            registry.deactivate(name)
+            registry.deactivate(name, changed_by=changed_by(who))
     output.text(f"{name} is {'active' if active else 'inactive'} now.")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from registry import AsyncToolRegistry, ToolRegistry
+from tests.support.command_line import clean_environment, cli, toolrag  # noqa: F401
 from tests.support.embeddings import HashEmbeddings
 
 OpenRegistry = Callable[..., Awaitable["EitherRegistry"]]

@@ -7,102 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from agent.cli.main import main
 from registry import migrate
 from registry.tables import SCHEMA_REVISION
+from tests.support.command_line import Ended, Run
 from tests.support.databases import psycopg_url
 from tests.support.openai_client import see_only_localhost
 from tests.support.openai_server import ChatReply, OpenAIServer
 
 ROOT = Path(__file__).parents[2]
-TOOLS = '''
-from langchain_core.tools import tool
-
-@tool
-def get_weather(city: str) -> str:
-    """Get the weather in a city: temperature and sky."""
-    print("noise from a tool")
-    return f"{city}: 18 degrees Celsius"
-
-@tool
-def get_stock_price(symbol: str) -> str:
-    """Get the current price of a share on the stock exchange."""
-    return "100"
-
-def add_numbers(a: float, b: float) -> float:
-    """Add two numbers and return the sum."""
-    return a + b
-
-def undescribed(a: int) -> int:
-    return a
-
-TOOLS = [get_weather, get_stock_price, add_numbers]
-TWICE = [get_weather, get_weather]
-BARE = [get_weather, undescribed]
-NOTHING = []
-'''
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The one line of an error."""
-        lines = [line for line in self.err.splitlines() if line.startswith("toolrag: ")]
-        assert len(lines) == 1, self.err
-        assert "Traceback" not in self.err
-        return lines[0].removeprefix("toolrag: ")
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.startswith(("TOOLRAG_", "OPENAI_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "80")
-    folder = tmp_path / "a folder with spaces"
-    folder.mkdir()
-    (folder / "shop_tools.py").write_text(TOOLS, encoding="utf-8")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "shop_tools", raising=False)
-
-
-@pytest.fixture
-def cli(clean_environment: None, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process."""
-
-    def run(*arguments: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        captured = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Ended(ended.value.code, captured.out, captured.err)
-
-    return run
-
-
-@pytest.fixture
-def toolrag(cli: Run, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command on a fresh, migrated database."""
-    monkeypatch.setenv("TOOLRAG_DATABASE_URL", database_url)
-    return cli
 
 
 def execute(url: str, *statements: str) -> list[tuple[object, ...]]:
@@ -297,33 +214,6 @@ def test_another_embedding_model_is_refused(toolrag: Run, database_url: str) -> 
     ended = toolrag("search", "weather")
     assert "The registry holds vectors of builtin:use-multilingual-v3@older" in ended.error
     assert ended.code == 4
-
-
-def test_change_of_the_embedding_model(toolrag: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    see_only_localhost(monkeypatch)
-    toolrag("sync", "shop_tools:TOOLS")
-    assert toolrag("embeddings", "status").code == 0
-    same = toolrag("embeddings", "migrate", "--to", "builtin")
-    assert same.code == 2
-    assert "is the embedding model in use; nothing to migrate" in same.error
-    with OpenAIServer(chat=[]) as server:
-        monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        name = "openai:text-embedding-3-small"
-        moved = toolrag("embeddings", "migrate", "--to", name)
-        assert moved.code == 0, moved.err
-        assert moved.out.startswith(name)
-        assert moved.out.endswith("serves searches now (3 embedded)\n")
-        assert f"TOOLRAG_EMBEDDING_MODEL={name}" in moved.err
-
-        stale = toolrag("search", "weather")
-        assert (stale.code, "`toolrag embeddings migrate --to MODEL`" in stale.error) == (4, True)
-        status = toolrag("embeddings", "status", "--json")
-        assert (status.code, json.loads(status.out)["fits"]) == (4, False)
-        monkeypatch.setenv("TOOLRAG_EMBEDDING_MODEL", name)
-        assert json.loads(toolrag("embeddings", "status", "--json").out)["configured"] == name
-        found = toolrag("search", "weather in a city", "--threshold", "0", "-k", "1")
-        assert "get_weather" in found.out
 
 
 def test_db_url_hides_the_password_and_is_alone(cli: Run) -> None:

@@ -11,7 +11,15 @@ import pytest
 
 import registry.errors as errors
 from agent.cli.exit_codes import DATABASE, FAILURE, MODEL, USAGE, CliError, exit_code_of
-from agent.cli.output import Output, aligned, jsonable, one_line, without_controls, without_secrets
+from agent.cli.output import (
+    Output,
+    aligned,
+    counted,
+    jsonable,
+    one_line,
+    without_controls,
+    without_secrets,
+)
 from agent.cli.sync import summary
 from agent.cli.tools import argument_rows
 from registry.types import SyncReport
@@ -140,6 +148,9 @@ def test_notes_and_progress_stay_off_stdout(capsys: pytest.CaptureFixture[str]) 
         (errors.RegistryUnavailableError("x"), DATABASE),
         (errors.SchemaVersionError(found=None, expected="1", advice="x"), DATABASE),
         (errors.RegistryError("x"), DATABASE),
+        (errors.RegistryBusyError("x"), FAILURE),
+        (errors.VersionConflictError("t", expected=1, found=2), FAILURE),
+        (errors.VersionNotFoundError("t", 9, known=[1]), FAILURE),
         (errors.LocalPostgresError("x"), DATABASE),
         (errors.AgentError("x"), FAILURE),
         (errors.ToolRAGError("x"), FAILURE),
@@ -159,6 +170,13 @@ def test_every_error_class_has_an_exit_code_test() -> None:
 def test_sync_summary() -> None:
     report = SyncReport(added=["a"], failed={"b": "x"}, embedded=1)
     assert summary(report) == "1 added, 0 updated, 0 unchanged, 1 failed (1 embedded)"
+    report = SyncReport(edited=["a"], missing=["b"], deactivated=["b"], reused=2)
+    expected = "0 added, 0 updated, 0 unchanged, 1 edited, 1 deactivated (0 embedded, 2 reused)"
+    assert summary(report) == expected
+
+
+def test_counted() -> None:
+    assert [counted(n, "tool") for n in (0, 1, 1200)] == ["0 tools", "1 tool", "1,200 tools"]
 
 
 def test_argument_rows_read_json_schema() -> None:
