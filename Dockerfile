@@ -11,7 +11,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY agent ./agent
 COPY registry ./registry
 COPY migrations ./migrations
-RUN pip install --constraint constraints.txt '.[local]'
+RUN pip install --constraint constraints.txt '.[local-embeddings]'
 
 USER toolrag
 WORKDIR /home/toolrag

@@ -21,6 +21,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from agent.selection import Offer
 from registry.errors import ConfigurationError, InvalidQueryError
+from registry.text import is_unicode
 
 __all__ = [
     "OfferedTool",
@@ -221,6 +222,8 @@ def _prepared(
 ) -> tuple[HumanMessage, RunnableConfig]:
     if not question.strip():
         raise InvalidQueryError("The question is empty; ask something")
+    if not is_unicode(question):
+        raise InvalidQueryError("The question is not valid Unicode: it holds half a surrogate")
     run_config: RunnableConfig = {**config} if config else {}
     configurable = dict(run_config.get("configurable", {}))
     if thread_id is not None:

@@ -66,7 +66,6 @@ def select(
     pinned: Sequence[Offer],
     states: Mapping[str, bool],
     bindings: Container[str],
-    called: Container[str],
     threshold: float,
     on_no_match: OnNoMatch,
     max_offered: int,
@@ -83,7 +82,6 @@ def select(
         pinned: Tools that are always bound.
         states: Name to whether the registry has it active now; absent means not registered.
         bindings: Keys of the live tools of this process.
-        called: Names that the kept history calls.
         threshold: Relevance from which a hit is taken, 0 to 1; 0 takes all.
         on_no_match: Take nothing (`answer`) or the best hit when none reaches the threshold.
         max_offered: Room, in tools.
@@ -105,7 +103,7 @@ def select(
     for hit in passed:
         merged[hit.tool_name] = _found(hit, pins.get(hit.tool_name), turn)
 
-    kept, dropped = fit(list(merged.values()), room=max_offered, called=called)
+    kept, dropped = fit(list(merged.values()), room=max_offered)
     return Selection(
         offers=tuple(kept),
         passed=tuple(hit.tool_name for hit in passed),
@@ -114,14 +112,13 @@ def select(
     )
 
 
-def fit(
-    offers: Sequence[Offer], *, room: int, called: Container[str]
-) -> tuple[list[Offer], list[str]]:
+def fit(offers: Sequence[Offer], *, room: int) -> tuple[list[Offer], list[str]]:
     """Drop what there is no room for; the rest keeps its order.
 
-    Dropped first: tools the kept history does not call, least recently found first, then lowest
-    relevance, then last offered. Only then, in the same order, tools the history calls. Pinned
-    tools are never dropped, even when they alone exceed the room.
+    Dropped first: least recently found, then lowest relevance, then last offered. What the history
+    calls has no privilege, or a long thread could not be offered anything new; a stand-in keeps
+    its definition (`agent.middleware._binding`). Pinned tools are never dropped, even when they
+    alone exceed the room.
 
     Returns:
         The offers kept, and the names dropped, first dropped first.
@@ -132,7 +129,6 @@ def fit(
     droppable = [(place, offer) for place, offer in enumerate(offers) if not offer["pinned"]]
     droppable.sort(
         key=lambda item: (
-            item[1]["name"] in called,
             item[1]["turn"],
             item[1]["relevance"] or 0.0,
             -item[0],

@@ -20,6 +20,7 @@ from registry.embedding import Embedder
 from registry.errors import (
     ConfigurationError,
     EmbeddingModelMismatchError,
+    IncompleteEmbeddingsError,
     InvalidQueryError,
     RegistryBusyError,
     RegistryError,
@@ -140,13 +141,11 @@ class RegistryBase:
                 configured=f"{self._model[1]}, whose vectors were pruned; restart this process",
             )
 
-    def _incomplete(self, record: EmbeddingModelRecord, lacking: Sequence[AnyRow]) -> RegistryError:
-        names = ", ".join(f"{row.namespace}/{row.tool_name}" for row in lacking[:5])
-        return RegistryError(
-            f"{len(lacking)} tools have no vector of {record.model} for their present text "
-            f"({names}). Run `toolrag embeddings migrate --to {record.model.name}`, which embeds "
-            "those alone and switches."
-        )
+    def _incomplete(
+        self, record: EmbeddingModelRecord, lacking: Sequence[AnyRow]
+    ) -> IncompleteEmbeddingsError:
+        names = [f"{row.namespace}/{row.tool_name}" for row in lacking]
+        return IncompleteEmbeddingsError(str(record.model), record.model.name, tool_names=names)
 
     def _serving(
         self, models: Sequence[EmbeddingModelRecord], serving: Embedder
@@ -199,7 +198,7 @@ class RegistryBase:
         return {"namespace": self.namespace, "vector": vector, "k": k}
 
     def _checked_threshold(self, k: int, threshold: float | None) -> float:
-        if isinstance(k, bool) or not 1 <= k <= MAX_K:
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQueryError(f"k is {k}; ask for 1 to {MAX_K} tools.")
         if threshold is None:
             return self.threshold
@@ -215,8 +214,10 @@ class RegistryBase:
         return (vectors or 0) >= self.settings.index_min_tools
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
+        # A name may come from anywhere: a long or unprintable one is not repeated in full.
+        shown = tool_name[:100].encode("utf-8", "replace").decode()
         return ToolNotFoundError(
-            tool_name, namespace=self.namespace, nearest=nearest_names(tool_name, known)
+            shown, namespace=self.namespace, nearest=nearest_names(shown, known)
         )
 
 
@@ -273,9 +274,14 @@ class Waiting:
         self._since = time.monotonic()
         self._pause_s = 0.05
 
+    @property
+    def waited_s(self) -> float:
+        """How long it has been waited, seconds."""
+        return time.monotonic() - self._since
+
     def pause_s(self) -> float:
         """Return how long to sleep before the next try, seconds."""
-        waited = time.monotonic() - self._since
+        waited = self.waited_s
         if waited >= self._wait_s:
             after = f" after {waited:.0f} s" if self._wait_s else ""
             raise RegistryBusyError(

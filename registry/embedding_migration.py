@@ -84,7 +84,7 @@ def build_steps(
             try:
                 vectors = yield Embed(texts=[embedding_text(spec) for _, _, spec in part])
             except EmbeddingError as error:
-                if not requests.refused(part, error):
+                if not (yield from requests.refused(part, error)):
                     continue
                 failed[_label(part[0])] = str(error)
             else:
@@ -130,7 +130,10 @@ def _set_to_build(embedder: Embedder, *, rebuild: bool) -> Generator[Embed | Exe
         return newest[0].id
     if newest and not rebuild:
         if newest[0].state == "active":
-            raise ConfigurationError(f"{target} is the embedding model in use; nothing to build.")
+            raise ConfigurationError(
+                f"{target} is the embedding model in use; nothing to build. To embed every text "
+                "anew: `toolrag embeddings rebuild`."
+            )
         return newest[0].id
     made: _Rows = yield Execute(
         statements=[

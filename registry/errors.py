@@ -8,6 +8,7 @@
     │   ├── DuplicateToolError          one model-facing name, two tools
     │   ├── EmbeddingError              an embedding call failed or its answer is unusable
     │   ├── EmbeddingModelMismatchError stored vectors are of another embedding model
+    │   ├── IncompleteEmbeddingsError   a set of vectors lacks some tools, so it cannot serve
     │   ├── InvalidQueryError           an empty question, k or threshold out of range
     │   ├── RegistryBusyError           another process is doing this right now
     │   ├── RegistryUnavailableError    the database does not answer
@@ -31,6 +32,7 @@ __all__ = [
     "DuplicateToolError",
     "EmbeddingError",
     "EmbeddingModelMismatchError",
+    "IncompleteEmbeddingsError",
     "InvalidQueryError",
     "InvalidToolError",
     "LocalPostgresError",
@@ -98,6 +100,21 @@ class EmbeddingModelMismatchError(RegistryError):
         )
         self.stored = stored
         self.configured = configured
+
+
+class IncompleteEmbeddingsError(RegistryError):
+    """A set of vectors lacks tools, or has them with an older text; searches were not switched."""
+
+    def __init__(self, model: str, model_name: str, *, tool_names: Sequence[str]) -> None:
+        count = len(tool_names)
+        lack = "1 tool has" if count == 1 else f"{count} tools have"
+        more = ", …" if count > 5 else ""
+        super().__init__(
+            f"{lack} no vector of {model} for the present text "
+            f"({', '.join(tool_names[:5])}{more}). Run `toolrag embeddings migrate --to "
+            f"{model_name}`, which embeds what lacks and switches."
+        )
+        self.tool_names = tuple(tool_names)
 
 
 class InvalidQueryError(RegistryError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -47,11 +48,12 @@ from registry.sync import (
     Reuse,
     SyncPlan,
     Write,
+    listed,
     plan_sync,
     specs_of,
     sync_steps,
 )
-from registry.text import embedding_text, text_hash
+from registry.text import embedding_text, is_legal_name, text_hash
 from registry.toolset import ToolLike, Toolset
 from registry.types import (
     EmbeddingBuildReport,
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = ["ToolRegistry"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
 
 
@@ -113,6 +116,7 @@ class ToolRegistry(RegistryBase):
         )
         self._open_lock = threading.Lock()
         self._is_open = False
+        self._schema_fits = False
 
     def open(self) -> Self:
         """Check the database; does nothing when that was done before.
@@ -122,14 +126,21 @@ class ToolRegistry(RegistryBase):
             SchemaVersionError: The schema is absent, older or newer.
             EmbeddingModelMismatchError: The vectors are of another embedding model.
         """
-        self._check_not_closed()
+        self._check_schema()
         with self._open_lock:
             if not self._is_open:
                 with self._connection() as connection:
-                    check_revision(read_revision(connection))
                     self._accept_model(connection.execute(statements.active_model()).one_or_none())
                 self._is_open = True
         return self
+
+    def _check_schema(self) -> None:
+        """Check the schema alone: what embeds nothing works whatever model is configured."""
+        self._check_not_closed()
+        if not self._schema_fits:
+            with self._connection() as connection:
+                check_revision(read_revision(connection))
+            self._schema_fits = True
 
     def close(self) -> None:
         """Close every connection; the registry cannot be used afterwards."""
@@ -212,13 +223,13 @@ class ToolRegistry(RegistryBase):
         Raises:
             ToolNotFoundError: Not registered in this namespace; the nearest names are given.
         """
-        self.open()
+        self._check_schema()
         with self._connection() as connection:
             return self._get(connection, tool_name)
 
     def list_tools(self, *, include_inactive: bool = False) -> list[ToolRecord]:
         """Return the registered tools in name order."""
-        self.open()
+        self._check_schema()
         with self._connection() as connection:
             rows = connection.execute(
                 statements.list_tools(self.namespace, include_inactive=include_inactive)
@@ -227,7 +238,7 @@ class ToolRegistry(RegistryBase):
 
     def active_states(self, names: Iterable[str]) -> dict[str, bool]:
         """Return whether tools are active; names that are not registered are absent."""
-        self.open()
+        self._check_schema()
         with self._connection() as connection:
             rows = connection.execute(statements.active_states(self.namespace, names)).all()
         return {row.tool_name: row.is_active for row in rows}
@@ -263,29 +274,47 @@ class ToolRegistry(RegistryBase):
             RegistryBusyError: Another process's sync did not end in time.
             RegistryUnavailableError: The database went away; finished batches stay.
         """
-        specs, refused = specs_of(tools, origin=origin)
-        self.open()
-
-        def plan() -> SyncPlan:
-            with self._connection() as connection:
-                model_id = self._model[0] if self._model else None
-                rows = connection.execute(statements.current_tools(self.namespace, model_id))
-                current = dict(map(statements.current_tool, rows))
-            return plan_sync(specs, current, refused=refused, overwrite_edits=overwrite_edits)
-
-        wanted = plan()
-        if not wanted.changes_something and (missing == "report" or not wanted.missing):
-            report = self._drive(sync_steps(wanted, batch_size=1), Work())
+        tools = tools if isinstance(tools, Toolset) else listed(tools)
+        plan = self.plan(tools, origin=origin, overwrite_edits=overwrite_edits)
+        if not plan.changes_something and (missing == "report" or not plan.missing):
+            report = self._drive(sync_steps(plan, batch_size=1), Work())
         else:
             with self._lease(f"sync:{self.namespace}", wait=True) as lease:
                 steps = sync_steps(
-                    plan(),
+                    self.plan(tools, origin=origin, overwrite_edits=overwrite_edits),
                     batch_size=self._embedder.batch_size,
                     missing=missing,
                     on_progress=on_progress,
                 )
                 report = self._drive(steps, Work(changed_by=changed_by, lease=lease))
         return replace(report, notes=self._ensure_index(changed=report.embedded))
+
+    def plan(
+        self,
+        tools: Toolset | Iterable[ToolLike],
+        *,
+        origin: str = "code",
+        overwrite_edits: bool = False,
+    ) -> SyncPlan:
+        """Return what a sync would do, without doing it.
+
+        Args:
+            tools: As for `sync`.
+            origin: As for `sync`.
+            overwrite_edits: As for `sync`.
+
+        Raises:
+            DuplicateToolError: Two tools have one name.
+            ConfigurationError: That is no list of tools.
+            RegistryUnavailableError: The database does not answer.
+        """
+        specs, refused = specs_of(tools, origin=origin)
+        self.open()
+        with self._connection() as connection:
+            model_id = self._model[0] if self._model else None
+            rows = connection.execute(statements.current_tools(self.namespace, model_id)).all()
+        current = dict(map(statements.current_tool, rows))
+        return plan_sync(specs, current, refused=refused, overwrite_edits=overwrite_edits)
 
     def update_tool(
         self,
@@ -346,7 +375,7 @@ class ToolRegistry(RegistryBase):
         Raises:
             ToolNotFoundError: Never registered in this namespace, or purged.
         """
-        self.open()
+        self._check_schema()
         with self._connection() as connection:
             return self._history(connection, tool_name)
 
@@ -411,7 +440,7 @@ class ToolRegistry(RegistryBase):
         Raises:
             ToolNotFoundError: Not registered in this namespace.
         """
-        self.open()
+        self._check_schema()
         with self._connection() as connection:
             deleted = connection.execute(
                 statements.delete_tool(self.namespace, tool_name)
@@ -603,7 +632,9 @@ class ToolRegistry(RegistryBase):
             yield connection
 
     def _get(self, connection: Connection, tool_name: str) -> ToolRecord:
-        row = connection.execute(statements.get_tool(self.namespace, tool_name)).one_or_none()
+        row = None
+        if is_legal_name(tool_name):
+            row = connection.execute(statements.get_tool(self.namespace, tool_name)).one_or_none()
         if row is None:
             names = connection.scalars(statements.tool_names(self.namespace)).all()
             raise self._not_found(tool_name, names)
@@ -615,7 +646,7 @@ class ToolRegistry(RegistryBase):
         return history_of(rows, tool_name, namespace=self.namespace, known=names)
 
     def _set_active(self, tool_name: str, *, is_active: bool, changed_by: str) -> None:
-        self.open()
+        self._check_schema()
         with self._connection() as connection:
             self._get(connection, tool_name)
             connection.execute(
@@ -768,7 +799,9 @@ class ToolRegistry(RegistryBase):
                 taken = connection.execute(lease.take).one_or_none()
             if taken is not None:
                 break
-            time.sleep(waiting.pause_s())
+            pause_s = waiting.pause_s()
+            _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
+            time.sleep(pause_s)
         try:
             yield lease
         finally:

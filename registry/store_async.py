@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -46,11 +47,12 @@ from registry.sync import (
     Reuse,
     SyncPlan,
     Write,
+    listed,
     plan_sync,
     specs_of,
     sync_steps,
 )
-from registry.text import embedding_text, text_hash
+from registry.text import embedding_text, is_legal_name, text_hash
 from registry.toolset import ToolLike, Toolset
 from registry.types import (
     EmbeddingBuildReport,
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncToolRegistry"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
 
 
@@ -112,6 +115,7 @@ class AsyncToolRegistry(RegistryBase):
         )
         self._open_lock = asyncio.Lock()
         self._is_open = False
+        self._schema_fits = False
 
     async def open(self) -> Self:
         """Check the database; does nothing when that was done before.
@@ -121,16 +125,23 @@ class AsyncToolRegistry(RegistryBase):
             SchemaVersionError: The schema is absent, older or newer.
             EmbeddingModelMismatchError: The vectors are of another embedding model.
         """
-        self._check_not_closed()
+        await self._check_schema()
         async with self._open_lock:
             if not self._is_open:
                 async with self._connection() as connection:
-                    check_revision(await connection.run_sync(read_revision))
                     self._accept_model(
                         (await connection.execute(statements.active_model())).one_or_none()
                     )
                 self._is_open = True
         return self
+
+    async def _check_schema(self) -> None:
+        """Check the schema alone: what embeds nothing works whatever model is configured."""
+        self._check_not_closed()
+        if not self._schema_fits:
+            async with self._connection() as connection:
+                check_revision(await connection.run_sync(read_revision))
+            self._schema_fits = True
 
     async def close(self) -> None:
         """Close every connection; the registry cannot be used afterwards."""
@@ -219,13 +230,13 @@ class AsyncToolRegistry(RegistryBase):
         Raises:
             ToolNotFoundError: Not registered in this namespace; the nearest names are given.
         """
-        await self.open()
+        await self._check_schema()
         async with self._connection() as connection:
             return await self._get(connection, tool_name)
 
     async def list_tools(self, *, include_inactive: bool = False) -> list[ToolRecord]:
         """Return the registered tools in name order."""
-        await self.open()
+        await self._check_schema()
         async with self._connection() as connection:
             rows = (
                 await connection.execute(
@@ -236,7 +247,7 @@ class AsyncToolRegistry(RegistryBase):
 
     async def active_states(self, names: Iterable[str]) -> dict[str, bool]:
         """Return whether tools are active; names that are not registered are absent."""
-        await self.open()
+        await self._check_schema()
         async with self._connection() as connection:
             rows = (await connection.execute(statements.active_states(self.namespace, names))).all()
         return {row.tool_name: row.is_active for row in rows}
@@ -272,29 +283,49 @@ class AsyncToolRegistry(RegistryBase):
             RegistryBusyError: Another process's sync did not end in time.
             RegistryUnavailableError: The database went away; finished batches stay.
         """
-        specs, refused = specs_of(tools, origin=origin)
-        await self.open()
-
-        async def plan() -> SyncPlan:
-            async with self._connection() as connection:
-                model_id = self._model[0] if self._model else None
-                rows = await connection.execute(statements.current_tools(self.namespace, model_id))
-                current = dict(map(statements.current_tool, rows))
-            return plan_sync(specs, current, refused=refused, overwrite_edits=overwrite_edits)
-
-        wanted = await plan()
-        if not wanted.changes_something and (missing == "report" or not wanted.missing):
-            report = await self._drive(sync_steps(wanted, batch_size=1), Work())
+        tools = tools if isinstance(tools, Toolset) else listed(tools)
+        plan = await self.plan(tools, origin=origin, overwrite_edits=overwrite_edits)
+        if not plan.changes_something and (missing == "report" or not plan.missing):
+            report = await self._drive(sync_steps(plan, batch_size=1), Work())
         else:
             async with self._lease(f"sync:{self.namespace}", wait=True) as lease:
                 steps = sync_steps(
-                    await plan(),
+                    await self.plan(tools, origin=origin, overwrite_edits=overwrite_edits),
                     batch_size=self._embedder.batch_size,
                     missing=missing,
                     on_progress=on_progress,
                 )
                 report = await self._drive(steps, Work(changed_by=changed_by, lease=lease))
         return replace(report, notes=await self._ensure_index(changed=report.embedded))
+
+    async def plan(
+        self,
+        tools: Toolset | Iterable[ToolLike],
+        *,
+        origin: str = "code",
+        overwrite_edits: bool = False,
+    ) -> SyncPlan:
+        """Return what a sync would do, without doing it.
+
+        Args:
+            tools: As for `sync`.
+            origin: As for `sync`.
+            overwrite_edits: As for `sync`.
+
+        Raises:
+            DuplicateToolError: Two tools have one name.
+            ConfigurationError: That is no list of tools.
+            RegistryUnavailableError: The database does not answer.
+        """
+        specs, refused = specs_of(tools, origin=origin)
+        await self.open()
+        async with self._connection() as connection:
+            model_id = self._model[0] if self._model else None
+            rows = (
+                await connection.execute(statements.current_tools(self.namespace, model_id))
+            ).all()
+        current = dict(map(statements.current_tool, rows))
+        return plan_sync(specs, current, refused=refused, overwrite_edits=overwrite_edits)
 
     async def update_tool(
         self,
@@ -355,7 +386,7 @@ class AsyncToolRegistry(RegistryBase):
         Raises:
             ToolNotFoundError: Never registered in this namespace, or purged.
         """
-        await self.open()
+        await self._check_schema()
         async with self._connection() as connection:
             return await self._history(connection, tool_name)
 
@@ -422,7 +453,7 @@ class AsyncToolRegistry(RegistryBase):
         Raises:
             ToolNotFoundError: Not registered in this namespace.
         """
-        await self.open()
+        await self._check_schema()
         async with self._connection() as connection:
             deleted = (
                 await connection.execute(statements.delete_tool(self.namespace, tool_name))
@@ -619,9 +650,11 @@ class AsyncToolRegistry(RegistryBase):
                 yield connection
 
     async def _get(self, connection: AsyncConnection, tool_name: str) -> ToolRecord:
-        row = (
-            await connection.execute(statements.get_tool(self.namespace, tool_name))
-        ).one_or_none()
+        row = None
+        if is_legal_name(tool_name):
+            row = (
+                await connection.execute(statements.get_tool(self.namespace, tool_name))
+            ).one_or_none()
         if row is None:
             names = (await connection.scalars(statements.tool_names(self.namespace))).all()
             raise self._not_found(tool_name, names)
@@ -639,7 +672,7 @@ class AsyncToolRegistry(RegistryBase):
         return history_of(rows, tool_name, namespace=self.namespace, known=names)
 
     async def _set_active(self, tool_name: str, *, is_active: bool, changed_by: str) -> None:
-        await self.open()
+        await self._check_schema()
         async with self._connection() as connection:
             await self._get(connection, tool_name)
             await connection.execute(
@@ -800,7 +833,9 @@ class AsyncToolRegistry(RegistryBase):
                 taken = (await connection.execute(lease.take)).one_or_none()
             if taken is not None:
                 break
-            await asyncio.sleep(waiting.pause_s())
+            pause_s = waiting.pause_s()
+            _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
+            await asyncio.sleep(pause_s)
         try:
             yield lease
         finally:

@@ -8,7 +8,12 @@ from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 from registry.embedding import plan_batches
-from registry.errors import DuplicateToolError, EmbeddingError, InvalidToolError
+from registry.errors import (
+    ConfigurationError,
+    DuplicateToolError,
+    EmbeddingError,
+    InvalidToolError,
+)
 from registry.statements import CurrentTool, tool_row
 from registry.text import content_hash, embedding_text, text_hash
 from registry.toolset import ToolLike, Toolset, tool_spec
@@ -25,6 +30,7 @@ __all__ = [
     "SyncPlan",
     "SyncSteps",
     "Write",
+    "listed",
     "plan_sync",
     "specs_of",
     "sync_steps",
@@ -35,8 +41,9 @@ Missing = Literal["report", "deactivate"]
 
 _WRITE_BATCH = 500
 _LOOK_UP_BATCH = 5_000
-# After so many single texts refused in a row the embedding model is down, not the texts bad.
-_GIVE_UP_AFTER = 3
+# After so many single texts refused in a row the model may be down rather than the texts bad.
+_PROBE_AFTER = 3
+_PROBE = "Tell what time it is."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,20 +181,44 @@ class Requests(Generic[Item]):
         """Note that a request was answered."""
         self._refused_in_a_row = 0
 
-    def refused(self, request: Sequence[Item], error: EmbeddingError) -> bool:
-        """Plan what follows a refused request; return whether its one item has failed for good."""
+    def refused(
+        self, request: Sequence[Item], error: EmbeddingError
+    ) -> Generator[Embed, Any, bool]:
+        """Plan what follows a refused request; return whether its one item has failed for good.
+
+        After some texts refused in a row a harmless one is asked for: only a model that refuses
+        that too is given up.
+        """
         if len(request) > 1:
             middle = len(request) // 2
             self._pending += [request[middle:], request[:middle]]
             return False
         self._refused_in_a_row += 1
-        if self._refused_in_a_row >= _GIVE_UP_AFTER:
-            self.given_up = f"not tried after {_GIVE_UP_AFTER} failures in a row: {error}"
+        if self._refused_in_a_row >= _PROBE_AFTER:
+            try:
+                yield Embed(texts=[_PROBE])
+            except EmbeddingError as still:
+                self.given_up = f"not tried, the embedding model refuses everything: {still}"
+            else:
+                self._refused_in_a_row = 0
         return True
 
     def untried(self) -> list[Item]:
         """Return the items that were given up without being tried alone."""
         return [item for request in reversed(self._pending) for item in request]
+
+
+def listed(tools: Iterable[ToolLike]) -> list[ToolLike]:
+    """Return the tools as a list, to be gone through more than once.
+
+    Raises:
+        ConfigurationError: That is no list of tools.
+    """
+    if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"tools is a {type(tools).__name__}; give a list of tools, or a Toolset."
+        )
+    return list(tools)
 
 
 def specs_of(
@@ -199,21 +230,28 @@ def specs_of(
 
     Raises:
         DuplicateToolError: Two tools have one model-facing name; it would be chance which wins.
+        ConfigurationError: That is no list of tools.
     """
     if isinstance(tools, Toolset):
         return tools.specs, {}
     specs: dict[str, ToolSpec] = {}
     refused: dict[str, str] = {}
-    for item in tools:
+    for item in listed(tools):
         try:
             spec = tool_spec(item, origin=origin)
         except InvalidToolError as error:
-            refused[error.tool_name] = error.reason
+            # Several may have one name, or that of a good one: none is left out of the report.
+            label, number = error.tool_name, 2
+            while label in refused or label in specs:
+                label, number = f"{error.tool_name} ({number})", number + 1
+            refused[label] = error.reason
             continue
         if (other := specs.get(spec.tool_name)) is not None:
             raise DuplicateToolError(spec.tool_name, sorted((other.origin, spec.origin)))
         specs[spec.tool_name] = spec
-    return list(specs.values()), refused
+    return list(specs.values()), {
+        name if name not in specs else f"{name} (2)": reason for name, reason in refused.items()
+    }
 
 
 def plan_sync(
@@ -317,7 +355,7 @@ def sync_steps(
         try:
             vectors = yield Embed(texts=[embedding_text(change.spec) for change in batch])
         except EmbeddingError as error:
-            if not requests.refused(batch, error):
+            if not (yield from requests.refused(batch, error)):
                 continue
             failed[batch[0].spec.tool_name] = str(error)
         else:

@@ -17,6 +17,7 @@ __all__ = [
     "embedding_text",
     "humanise",
     "is_legal_name",
+    "is_unicode",
     "legal_name",
     "model_facing_description",
     "nearest_names",
@@ -60,6 +61,15 @@ def legal_name(name: str, *, prefix: str = "") -> str:
     digest = hashlib.sha256(full.encode()).hexdigest()[:_DIGEST_CHARS]
     readable = _ILLEGAL_RUN.sub("_", full).strip("_") or "tool"
     return f"{readable[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded: JSON may bring half a surrogate, which cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def humanise(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -101,7 +101,7 @@ def validation_report(
         embedder: The configured one.
     """
     findings: list[Finding] = []
-    if model is not None and (model.name, model.revision) != (embedder.name, embedder.revision):
+    if model is not None and not _is_of(model, embedder):
         findings.append(
             Finding(
                 kind="embedding_model",
@@ -120,7 +120,7 @@ def validation_report(
                     tool_name=name,
                     detail=f"its binding {record.spec.binding!r} is not in the toolset, so it is "
                     "never offered.",
-                    advice="Sync with missing='deactivate', or add the tool to the toolset.",
+                    advice=_advice_on_missing(record.spec, code.values()),
                 )
             )
         if record.is_active and name in without_vector:
@@ -149,6 +149,18 @@ def validation_report(
     return ValidationReport(checked=len(registered.keys() | code.keys()), findings=findings)
 
 
+def _is_of(model: EmbeddingModel, embedder: Embedder) -> bool:
+    same = (model.name, model.revision) == (embedder.name, embedder.revision)
+    return same and embedder.dimensions in (None, model.dimensions)
+
+
+def _advice_on_missing(spec: ToolSpec, code: Iterable[ToolSpec]) -> str:
+    if any(other.origin == spec.origin for other in code):
+        return "Run `toolrag sync … --missing deactivate`, or add the tool to the toolset."
+    # A sync answers for the origins it is given, and no other.
+    return f"Deactivate it, or add the tools of origin {spec.origin} to the toolset."
+
+
 def _differences(record: ToolRecord, spec: ToolSpec) -> list[Finding]:
     differing = [
         field.name
@@ -156,7 +168,7 @@ def _differences(record: ToolRecord, spec: ToolSpec) -> list[Finding]:
         if getattr(record.spec, field.name) != getattr(spec, field.name)
     ]
     edited = (
-        "It was edited in the registry; sync with overwrite_edits=True to bring code's."
+        "It was edited in the registry; `toolrag sync … --overwrite-edits` brings code's."
         if record.is_edited
         else "Sync."
     )

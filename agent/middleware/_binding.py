@@ -79,7 +79,7 @@ def bind(
         _logger.warning("tool_name_taken_by_agent_tool", extra={"tool_names": clashing})
     free = [offer for offer in offers if offer["name"] not in own_names]
     room = MAX_BOUND_TOOLS - len(request.tools) - _structured_tool_count(request)
-    kept, dropped = fit(free, room=room, called=called)
+    kept, dropped = fit(free, room=room)
     if len(kept) > max(room, 0) or room < 0:
         raise ConfigurationError(
             f"The agent's own and pinned tools are {MAX_BOUND_TOOLS - room + len(kept)}; "

@@ -37,10 +37,13 @@ _CUT_MARK = " […] "
 
 
 def newest_human_text(messages: Sequence[AnyMessage]) -> str:
-    """Return the text of the newest human message, stripped; empty when it has none."""
+    """Return the text of the newest human message, stripped; empty when it has none.
+
+    Half a surrogate, which no database or provider takes, becomes a question mark.
+    """
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
-            return str(message.text).strip()
+            return str(message.text).encode("utf-8", "replace").decode().strip()
     return ""
 
 

@@ -49,8 +49,8 @@ class RunLimitsMiddleware(AgentMiddleware[RunLimitsState, Any, Any]):
 
     def __init__(self, *, max_steps: int = 10) -> None:
         super().__init__()
-        if max_steps < 1:
-            raise RunLimitError(f"max_steps is {max_steps}; a run needs at least 1 step")
+        if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RunLimitError(f"max_steps is {max_steps}; a run needs 1 step or more")
         self.max_steps = max_steps
 
     def before_agent(self, state: RunLimitsState, runtime: Runtime[Any]) -> dict[str, Any]:

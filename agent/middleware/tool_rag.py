@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
@@ -40,6 +40,7 @@ from agent.selection import (
     pinned_offer,
     select,
 )
+from registry.base import MAX_K
 from registry.errors import ConfigurationError, RegistryError
 from registry.text import nearest_names
 from registry.toolset import Toolset
@@ -126,7 +127,12 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             RegistryError: The search failed.
         """
         query, names = newest_human_text(state["messages"]), self._names_to_check(state)
-        hits = self._registry.search(query, k=self._k) if query else []
+        hits: Sequence[ToolHit] = []
+        for k in self._search_sizes(query):
+            hits = self._registry.search(query, k=k)
+            if self._has_enough(hits, k):
+                break
+        hits = self._usable_first(hits)
         return self._selected(state, hits, self._registry.active_states(names))
 
     async def abefore_agent(self, state: ToolRAGState, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -136,8 +142,40 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             RegistryError: The search failed.
         """
         query, names = newest_human_text(state["messages"]), self._names_to_check(state)
-        hits = await self._registry.asearch(query, k=self._k) if query else []
+        hits: Sequence[ToolHit] = []
+        for k in self._search_sizes(query):
+            hits = await self._registry.asearch(query, k=k)
+            if self._has_enough(hits, k):
+                break
+        hits = self._usable_first(hits)
         return self._selected(state, hits, await self._registry.aactive_states(names))
+
+    def _search_sizes(self, query: str) -> Iterator[int]:
+        """Yield how many hits to ask for: more, while too few of them have a live tool here.
+
+        Rows of tools that code no longer has, or of another application, must not use up k.
+        """
+        k = self._k
+        while query:
+            yield k
+            if k == MAX_K:
+                return
+            k = min(MAX_K, 4 * k)
+
+    def _has_enough(self, hits: Sequence[ToolHit], k: int) -> bool:
+        live = sum(hit.binding in self._toolset for hit in hits)
+        return len(hits) < k or live >= self._k
+
+    def _usable_first(self, hits: Sequence[ToolHit]) -> list[ToolHit]:
+        """Return the first k hits with a live tool, and what stands before the last of them."""
+        kept: list[ToolHit] = []
+        live = 0
+        for hit in hits:
+            if live == self._k:
+                break
+            live += hit.binding in self._toolset
+            kept.append(hit)
+        return kept
 
     def _names_to_check(self, state: ToolRAGState) -> list[str]:
         names = [offer["name"] for offer in (*offers_of(state), *self._pinned)]
@@ -156,7 +194,6 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             pinned=self._pinned,
             states=states,
             bindings=self._toolset,
-            called=called_names(state["messages"]),
             threshold=threshold,
             on_no_match=self._on_no_match,
             max_offered=self._max_offered,
@@ -310,14 +347,19 @@ class _Ticket:
         return [] if self.offer is None else [self.offer["name"]]
 
 
+def is_count(value: object) -> bool:
+    """Return whether a value is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _check_options(*, k: int, threshold: float | None, on_no_match: str, max_offered: int) -> None:
-    if not 1 <= k <= 1_000:
-        raise ConfigurationError(f"k is {k}; it must be from 1 to 1000")
+    if not is_count(k) or k > MAX_K:
+        raise ConfigurationError(f"k is {k}; it must be a whole number from 1 to {MAX_K}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise ConfigurationError(f"threshold is {threshold}; it must be from 0 to 1")
     if on_no_match not in ("answer", "best_hit"):
         raise ConfigurationError(f"on_no_match is {on_no_match!r}; use 'answer' or 'best_hit'")
-    if not 1 <= max_offered <= MAX_BOUND_TOOLS:
+    if not is_count(max_offered) or max_offered > MAX_BOUND_TOOLS:
         raise ConfigurationError(
             f"max_offered is {max_offered}; it must be from 1 to {MAX_BOUND_TOOLS}"
         )
@@ -326,6 +368,8 @@ def _check_options(*, k: int, threshold: float | None, on_no_match: str, max_off
 def _pinned_offers(
     pinned: Sequence[str], toolset: Toolset, *, max_offered: int
 ) -> tuple[Offer, ...]:
+    if isinstance(pinned, str):
+        raise ConfigurationError(f"pinned is the text {pinned!r}; give a list of names")
     specs = {spec.tool_name: spec for spec in toolset.specs}
     for name in pinned:
         if name not in specs:

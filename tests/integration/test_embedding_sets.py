@@ -181,7 +181,7 @@ async def test_revert_is_at_once_and_after_changes_it_says_what_is_lacking(
 
     await new.switch_embeddings()
     await new.update_tool("tool_00001", description="Rewritten since.")
-    with pytest.raises(RegistryError, match=r"1 tools .*default/tool_00001.*migrate --to"):
+    with pytest.raises(RegistryError, match=r"1 tool has .*default/tool_00001.*migrate --to"):
         await new.revert_embeddings()
     embeddings = old_model()
     again = await open_registry(embeddings=embeddings, opened=False)

@@ -223,8 +223,8 @@ async def test_ret_1_the_agents_own_tools_count(driver, make_registry):
     assert answer.status == "error"
 
 
-async def test_ret_1_a_long_thread_keeps_what_its_history_calls(driver, make_registry):
-    """RET-1, RET-7: many searches fill the room; called and pinned tools are dropped last."""
+async def test_ret_1_a_long_thread_is_offered_new_tools_all_the_same(driver, make_registry):
+    """RET-1, RET-7: the least recently found go; a stand-in defines what the history calls."""
     toolset = Toolset(
         tool.model_copy(update={"name": f"topic{n}_read", "description": f"Read topic{n}."})
         for n, tool in enumerate(numbered_toolset(12).values())
@@ -249,8 +249,9 @@ async def test_ret_1_a_long_thread_keeps_what_its_history_calls(driver, make_reg
     for turn in range(10):
         output = await driver.run(agent, f"topic{turn}", thread_id="t")
 
-    assert names(output) == ["topic11_read", "topic0_read", "topic8_read", "topic9_read"]
-    assert output["last_selection"]["dropped"] == ["topic7_read"]
+    assert names(output) == ["topic11_read", "topic7_read", "topic8_read", "topic9_read"]
+    assert output["last_selection"]["dropped"] == ["topic6_read"]
+    assert "topic0_read" in model.requests[-1].tool_names
 
 
 # --- RET-3
@@ -530,3 +531,22 @@ async def test_switched_off_tools_are_not_bound_any_more_unless_the_history_call
         [],
         ["refund_policy"],
     ]
+
+
+async def test_rows_without_a_live_tool_do_not_use_up_k(driver, make_registry):
+    """Left-overs of an older release, or another application's tools, are nearer than the one."""
+    left_over = Toolset(
+        tool.model_copy(update={"name": f"report_v{n}", "description": "Make the weekly report."})
+        for n, tool in enumerate(numbered_toolset(12).values())
+    )
+    [live] = numbered_toolset(1).values()
+    live = live.model_copy(update={"name": "report", "description": "Make the weekly report now."})
+    registry = make_registry(Toolset([*left_over.values(), live]))
+    model = ScriptedModel(script=[says("ok")])
+    agent = create_tool_rag_agent(
+        model, registry=registry, toolset=Toolset([live]), k=2, threshold=0
+    )
+
+    output = await driver.run(agent, "Make the weekly report.")
+
+    assert names(output) == ["report"]

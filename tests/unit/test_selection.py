@@ -53,7 +53,6 @@ def choose(hits=(), **options):
         "pinned": [],
         "states": {entry["name"]: True for entry in options.get("offered", [])},
         "bindings": Everything(),
-        "called": set(),
         "threshold": 0.3,
         "on_no_match": "answer",
         "max_offered": 32,
@@ -144,20 +143,19 @@ def test_activity_is_the_registrys_word(states, pinned, active):
 def test_drop_order():
     offers = [
         offer("pinned", pinned=True, turn=0),
-        offer("called", turn=1),
         offer("old_weak", turn=1, relevance=0.1),
         offer("old_strong", turn=1, relevance=0.9),
         offer("new_weak", turn=2, relevance=0.2),
         offer("new_strong", turn=2, relevance=0.8),
     ]
-    order = ["old_weak", "old_strong", "new_weak", "new_strong", "called"]
-    for room in range(6, 0, -1):
-        kept, dropped = fit(offers, room=room, called={"called"})
-        assert dropped == order[: 6 - room]
+    order = ["old_weak", "old_strong", "new_weak", "new_strong"]
+    for room in range(5, 0, -1):
+        kept, dropped = fit(offers, room=room)
+        assert dropped == order[: 5 - room]
         assert [entry["name"] for entry in kept] == [
             entry["name"] for entry in offers if entry["name"] not in dropped
         ]
-    kept, _ = fit(offers, room=0, called={"called"})
+    kept, _ = fit(offers, room=0)
     assert [entry["name"] for entry in kept] == ["pinned"]
 
 
