@@ -71,6 +71,9 @@ class RegistryBase:
         )
         self._model: tuple[int, EmbeddingModel] | None = None
         self._searches: dict[int, tuple[Rows, Rows]] = {}
+        self._statement_timeout = statements.set_statement_timeout(
+            self.settings.statement_timeout_s
+        )
         self._settings_statements: dict[int, Rows] = {}
         self._closed = False
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict
 
-from registry.errors import ToolNotFoundError, VersionNotFoundError
+from registry.errors import InvalidToolError, ToolNotFoundError, VersionNotFoundError
 from registry.statements import AnyRow, tool_version
 from registry.text import nearest_names
 from registry.toolset import tool_spec
@@ -31,9 +31,14 @@ def changed_spec(spec: ToolSpec, changes: Mapping[str, Any]) -> ToolSpec:
 
     Raises:
         InvalidToolError: It would not be a valid tool.
+        TypeError: A field that is not one of `ToolChanges`.
     """
     values = dict(changes)
+    for name in values.keys() - ToolChanges.__annotations__.keys():
+        raise TypeError(f"update_tool() got an unexpected keyword argument {name!r}")
     if "examples" in values:
+        if isinstance(values["examples"], str):
+            raise InvalidToolError(spec.tool_name, "examples must be a list of questions")
         values["examples"] = tuple(values["examples"])
     return tool_spec(spec.replace(**values))
 
@@ -42,6 +47,12 @@ def history_of(
     rows: Sequence[AnyRow], tool_name: str, *, namespace: str, known: Sequence[str]
 ) -> list[ToolVersion]:
     """Return the versions of the tool that has this name now, newest first.
+
+    Args:
+        rows: Of `tool_history_of`: those of a tool that stands before those of a purged one.
+        tool_name: Name of both.
+        namespace: For the error.
+        known: Names to suggest in it.
 
     Raises:
         ToolNotFoundError: Never registered, or purged.

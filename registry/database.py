@@ -28,12 +28,16 @@ _UNREADABLE = (
     "The database URL cannot be read. Expected postgresql://user:password@host:5432/name "
     "with special characters of the password percent-encoded."
 )
-# insufficient_privilege, read_only_sql_transaction, undefined_table, query_canceled
+_POOLED = "behind a pooler in transaction mode set prepared_statements=False"
+# insufficient_privilege, read_only_sql_transaction, undefined_table, query_canceled,
+# invalid_sql_statement_name, duplicate_prepared_statement
 _ADVICE = {
     "42501": "the database user lacks a privilege",
     "25006": "the database or this connection is read-only",
     "42P01": "a table is missing; run `toolrag db upgrade`",
     "57014": "the statement took longer than statement_timeout_s",
+    "26000": _POOLED,
+    "42P05": _POOLED,
 }
 # Rolled back (deadlock), out of resources, object in use, stopped by someone.
 _MAY_PASS = ("40", "53", "55", "57")

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -35,7 +35,12 @@ from registry.embedding_migration import (
     model_to_switch_to,
     models_to_prune,
 )
-from registry.errors import EmbeddingError, VersionConflictError
+from registry.errors import (
+    EmbeddingError,
+    RegistryBusyError,
+    RegistryError,
+    VersionConflictError,
+)
 from registry.migrate import check_revision, read_revision
 from registry.settings import RegistrySettings
 from registry.statements import AnyRow
@@ -184,19 +189,14 @@ class ToolRegistry(RegistryBase):
         needed = self._checked_threshold(k, threshold)
         vector = self._embedder.embed_query(query)
         with self._search_connection() as connection:
+            self._know_model(connection)
             if self._model is None:
-                self._accept_model(connection.execute(statements.active_model()).one_or_none())
-                if self._model is None:
-                    return []
-            fast, exact = self._search_statements()
-            parameters = self._search_parameters(vector, k)
+                return []
             connection.execute(self._search_settings(k))
-            rows = connection.execute(fast, parameters).all()
-            if len(rows) < k:
-                if self._has_index(connection):
-                    rows = connection.execute(exact, parameters).all()
-                if not rows:
-                    self._check_model_is_kept(connection.execute(statements.list_models()).all())
+            fast, _ = self._search_statements()
+            rows = connection.execute(fast, self._search_parameters(vector, k)).all()
+            if not rows:
+                self._check_model_is_kept(connection.execute(statements.list_models()).all())
         return self._hits(rows, needed)
 
     def as_vector_store(self) -> PGVectorStore:
@@ -311,6 +311,7 @@ class ToolRegistry(RegistryBase):
         specs, refused = specs_of(tools, origin=origin)
         self.open()
         with self._connection() as connection:
+            self._know_model(connection)
             model_id = self._model[0] if self._model else None
             rows = connection.execute(statements.current_tools(self.namespace, model_id)).all()
         current = dict(map(statements.current_tool, rows))
@@ -613,6 +614,7 @@ class ToolRegistry(RegistryBase):
         Reads are committed as well: a rollback makes psycopg forget its prepared statements.
         """
         with translated_errors(self._url), self._engine.begin() as connection:
+            connection.execute(self._statement_timeout)
             yield connection
 
     @contextmanager
@@ -719,6 +721,7 @@ class ToolRegistry(RegistryBase):
             return self._write(step, work)
         with self._connection() as connection:
             if isinstance(step, Reuse):
+                self._know_model(connection)
                 if self._model is None:
                     return {}
                 rows = connection.execute(statements.known_vectors(self._model[0], step.hashes))
@@ -782,8 +785,15 @@ class ToolRegistry(RegistryBase):
             connection.execute(statements.archive_vectors(), parameters)
             connection.execute(statements.store_vectors(), parameters)
 
+    def _know_model(self, connection: Connection) -> None:
+        """Learn the stored model, which may have been registered since this one was opened."""
+        if self._model is None:
+            self._accept_model(connection.execute(statements.active_model()).one_or_none())
+
     def _hold_model(self, connection: Connection) -> None:
         """Register the model where there is none; keep it from being switched meanwhile."""
+        # Tables before the model, the order in which a switch takes them: else a deadlock.
+        connection.execute(statements.lock_for_writing())
         if self._model is None and self._embedder.dimensions is not None:
             connection.execute(statements.add_model(self._embedder.identity, state="active"))
         row = connection.execute(statements.active_model(locked=True)).one_or_none()
@@ -805,12 +815,18 @@ class ToolRegistry(RegistryBase):
         try:
             yield lease
         finally:
-            with self._connection() as connection:
+            # A lease that cannot be given back runs out; what ended the work is what matters.
+            with suppress(RegistryError), self._connection() as connection:
                 connection.execute(lease.release)
 
     def _prolong(self, connection: Connection, work: Work) -> None:
-        if work.lease is not None:
-            connection.execute(work.lease.take)
+        if work.lease is None:
+            return
+        if connection.execute(work.lease.take).one_or_none() is None:
+            raise RegistryBusyError(
+                f"Another process took {work.lease.name!r} over, because this one was silent for "
+                f"more than {work.lease.seconds} s. What was stored stays; run this again."
+            )
 
     def _switch(self, record: EmbeddingModelRecord) -> Sequence[AnyRow]:
         """Let a set serve; return the tools it lacks a vector of, in which case nothing changed."""
@@ -832,10 +848,6 @@ class ToolRegistry(RegistryBase):
         with self._connection() as connection:
             rows = connection.execute(statement, self._search_parameters(vector, k)).all()
         return {row.tool_name for row in rows}
-
-    def _has_index(self, connection: Connection) -> bool:
-        assert self._model is not None
-        return connection.execute(statements.index_state(self._model[0])).one_or_none() is not None
 
     def _ensure_index(self, *, changed: int) -> list[str]:
         """Make or mend the model's index where there are vectors enough; return notes."""

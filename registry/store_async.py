@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -34,7 +34,12 @@ from registry.embedding_migration import (
     model_to_switch_to,
     models_to_prune,
 )
-from registry.errors import EmbeddingError, VersionConflictError
+from registry.errors import (
+    EmbeddingError,
+    RegistryBusyError,
+    RegistryError,
+    VersionConflictError,
+)
 from registry.migrate import check_revision, read_revision
 from registry.settings import RegistrySettings
 from registry.statements import AnyRow
@@ -187,23 +192,16 @@ class AsyncToolRegistry(RegistryBase):
         needed = self._checked_threshold(k, threshold)
         vector = await self._embedder.aembed_query(query)
         async with self._search_connection() as connection:
+            await self._know_model(connection)
             if self._model is None:
-                self._accept_model(
-                    (await connection.execute(statements.active_model())).one_or_none()
-                )
-                if self._model is None:
-                    return []
-            fast, exact = self._search_statements()
-            parameters = self._search_parameters(vector, k)
+                return []
             await connection.execute(self._search_settings(k))
-            rows = (await connection.execute(fast, parameters)).all()
-            if len(rows) < k:
-                if await self._has_index(connection):
-                    rows = (await connection.execute(exact, parameters)).all()
-                if not rows:
-                    self._check_model_is_kept(
-                        (await connection.execute(statements.list_models())).all()
-                    )
+            fast, _ = self._search_statements()
+            rows = (await connection.execute(fast, self._search_parameters(vector, k))).all()
+            if not rows:
+                self._check_model_is_kept(
+                    (await connection.execute(statements.list_models())).all()
+                )
         return self._hits(rows, needed)
 
     async def as_vector_store(self) -> PGVectorStore:
@@ -320,6 +318,7 @@ class AsyncToolRegistry(RegistryBase):
         specs, refused = specs_of(tools, origin=origin)
         await self.open()
         async with self._connection() as connection:
+            await self._know_model(connection)
             model_id = self._model[0] if self._model else None
             rows = (
                 await connection.execute(statements.current_tools(self.namespace, model_id))
@@ -632,6 +631,7 @@ class AsyncToolRegistry(RegistryBase):
         """
         with translated_errors(self._url):
             async with self._engine.begin() as connection:
+                await connection.execute(self._statement_timeout)
                 yield connection
 
     @asynccontextmanager
@@ -747,6 +747,7 @@ class AsyncToolRegistry(RegistryBase):
             return await self._write(step, work)
         async with self._connection() as connection:
             if isinstance(step, Reuse):
+                await self._know_model(connection)
                 if self._model is None:
                     return {}
                 rows = await connection.execute(
@@ -816,8 +817,15 @@ class AsyncToolRegistry(RegistryBase):
             await connection.execute(statements.archive_vectors(), parameters)
             await connection.execute(statements.store_vectors(), parameters)
 
+    async def _know_model(self, connection: AsyncConnection) -> None:
+        """Learn the stored model, which may have been registered since this one was opened."""
+        if self._model is None:
+            self._accept_model((await connection.execute(statements.active_model())).one_or_none())
+
     async def _hold_model(self, connection: AsyncConnection) -> None:
         """Register the model where there is none; keep it from being switched meanwhile."""
+        # Tables before the model, the order in which a switch takes them: else a deadlock.
+        await connection.execute(statements.lock_for_writing())
         if self._model is None and self._embedder.dimensions is not None:
             await connection.execute(statements.add_model(self._embedder.identity, state="active"))
         row = (await connection.execute(statements.active_model(locked=True))).one_or_none()
@@ -839,12 +847,19 @@ class AsyncToolRegistry(RegistryBase):
         try:
             yield lease
         finally:
-            async with self._connection() as connection:
-                await connection.execute(lease.release)
+            # A lease that cannot be given back runs out; what ended the work is what matters.
+            with suppress(RegistryError):
+                async with self._connection() as connection:
+                    await connection.execute(lease.release)
 
     async def _prolong(self, connection: AsyncConnection, work: Work) -> None:
-        if work.lease is not None:
-            await connection.execute(work.lease.take)
+        if work.lease is None:
+            return
+        if (await connection.execute(work.lease.take)).one_or_none() is None:
+            raise RegistryBusyError(
+                f"Another process took {work.lease.name!r} over, because this one was silent for "
+                f"more than {work.lease.seconds} s. What was stored stays; run this again."
+            )
 
     async def _switch(self, record: EmbeddingModelRecord) -> Sequence[AnyRow]:
         """Let a set serve; return the tools it lacks a vector of, in which case nothing changed."""
@@ -868,12 +883,6 @@ class AsyncToolRegistry(RegistryBase):
         async with self._connection() as connection:
             rows = (await connection.execute(statement, self._search_parameters(vector, k))).all()
         return {row.tool_name for row in rows}
-
-    async def _has_index(self, connection: AsyncConnection) -> bool:
-        assert self._model is not None
-        return (
-            await connection.execute(statements.index_state(self._model[0]))
-        ).one_or_none() is not None
 
     async def _ensure_index(self, *, changed: int) -> list[str]:
         """Make or mend the model's index where there are vectors enough; return notes."""

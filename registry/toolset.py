@@ -158,6 +158,10 @@ def _check(spec: ToolSpec) -> None:
         raise InvalidToolError(
             spec.tool_name, "description, category, examples, binding and origin must be texts"
         )
+    if not _are_flags(spec.requires_approval, spec.read_only):
+        raise InvalidToolError(
+            spec.display_name, "requires_approval and read_only must be True or False"
+        )
     if not spec.description.strip():
         raise InvalidToolError(spec.display_name, "it has no description, so no question finds it")
     if not spec.category.strip():
@@ -180,6 +184,10 @@ def _check(spec: ToolSpec) -> None:
 
 def _are_texts(*values: object) -> bool:
     return all(isinstance(value, str) for value in values)
+
+
+def _are_flags(*values: object) -> bool:
+    return all(isinstance(value, bool) for value in values)
 
 
 def _texts_in(value: object) -> Iterator[str]:

@@ -13,6 +13,7 @@ from registry.statements.index import (
     index_name,
     index_state,
     release_index_lock,
+    set_statement_timeout,
     try_index_lock,
 )
 from registry.statements.leases import (
@@ -28,6 +29,7 @@ from registry.statements.models import (
     known_vectors,
     lacking_row,
     list_models,
+    lock_for_writing,
     lock_tools,
     model_of_row,
     model_record,
@@ -95,6 +97,7 @@ __all__ = [
     "lacking_row",
     "list_models",
     "list_tools",
+    "lock_for_writing",
     "lock_tools",
     "mark_synced",
     "model_of_row",
@@ -108,6 +111,7 @@ __all__ = [
     "retire_active_model",
     "set_active",
     "set_search_settings",
+    "set_statement_timeout",
     "store_vectors",
     "take_lease",
     "tool_history_of",

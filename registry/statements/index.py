@@ -18,6 +18,7 @@ __all__ = [
     "index_name",
     "index_state",
     "release_index_lock",
+    "set_statement_timeout",
     "try_index_lock",
 ]
 
@@ -93,6 +94,11 @@ def release_index_lock(model_id: int) -> Rows:
 def analyze() -> tuple[TextClause, ...]:
     """Refresh the planner's statistics after a large sync."""
     return (text("ANALYZE tool_registry"), text("ANALYZE tool_embedding"))
+
+
+def set_statement_timeout(timeout_s: float) -> Rows:
+    """Limit the statements of this transaction."""
+    return select(func.set_config("statement_timeout", str(round(timeout_s * 1_000)), True))
 
 
 def current_schema() -> Rows:

@@ -41,6 +41,7 @@ __all__ = [
     "known_vectors",
     "lacking_row",
     "list_models",
+    "lock_for_writing",
     "lock_tools",
     "model_of_row",
     "model_record",
@@ -124,6 +125,11 @@ def add_model(model: EmbeddingModel, *, state: str, generation: int = 1) -> Inse
 def lock_tools() -> TextClause:
     """Keep writers out until the end of the transaction; searches go on."""
     return text("LOCK TABLE tool_registry, tool_embedding IN SHARE MODE")
+
+
+def lock_for_writing() -> TextClause:
+    """Wait for a switch that is under way, before anything else is locked."""
+    return text("LOCK TABLE tool_registry, tool_embedding IN ROW EXCLUSIVE MODE")
 
 
 def retire_active_model(successor_id: int) -> Update:

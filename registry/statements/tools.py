@@ -175,7 +175,11 @@ def current_tool(row: AnyRow) -> tuple[str, CurrentTool]:
 
 
 def tool_history_of(namespace: str, tool_name: str) -> Rows:
-    """Every version of every tool that had this name, newest first."""
+    """Every version of the tool of this name, newest first; after it what was purged.
+
+    By version and not by time, which is that of the beginning of the change's transaction: one
+    that had to wait is newer than its time says.
+    """
     return (
         select(
             tool_history.c.tool_id,
@@ -187,7 +191,7 @@ def tool_history_of(namespace: str, tool_name: str) -> Rows:
             tool_history.c.changed_by,
         )
         .where(tool_history.c.namespace == namespace, tool_history.c.tool_name == tool_name)
-        .order_by(tool_history.c.changed_at.desc(), tool_history.c.version.desc())
+        .order_by(tool_history.c.snapshot.is_(None), tool_history.c.version.desc())
     )
 
 
@@ -214,8 +218,8 @@ def write_tools() -> Insert:
     """Add tools, and update those that still have the version that was seen.
 
     Binds `namespace`, `rows` (of `tool_row`, as JSON), `change`, `changed_by`. Activity is not
-    touched: a tool that was switched off stays off. Returns what `_recorded` returns, for the
-    rows that were written.
+    touched: a tool that was switched off stays off; one that was seen and is gone is not added
+    anew. Returns what `_recorded` returns, for the rows that were written.
     """
     given = (
         func.jsonb_to_recordset(cast(bindparam("rows", type_=JSONB), JSONB))
@@ -227,9 +231,25 @@ def write_tools() -> Insert:
         .render_derived(with_types=True)
     )
     names = ("tool_name", *_CONTENT, "version")
-    rows = select(
-        bindparam("namespace", type_=Text), *(given.c[name] for name in names), given.c.content_hash
-    ).order_by(given.c.tool_name)  # in one order, so that two syncs cannot deadlock
+    # Locked, so that a purge in this moment comes before or after; in one order, so that two
+    # syncs cannot deadlock.
+    standing = (
+        select(tool_registry.c.tool_name)
+        .join(given, given.c.tool_name == tool_registry.c.tool_name)
+        .where(tool_registry.c.namespace == bindparam("namespace", type_=Text))
+        .order_by(tool_registry.c.tool_name)
+        .with_for_update(of=tool_registry)
+        .cte("standing")
+    )
+    rows = (
+        select(
+            bindparam("namespace", type_=Text),
+            *(given.c[name] for name in names),
+            given.c.content_hash,
+        )
+        .where((given.c.version == 1) | given.c.tool_name.in_(select(standing.c.tool_name)))
+        .order_by(given.c.tool_name)
+    )
     statement = insert(tool_registry).from_select(["namespace", *names, "synced_hash"], rows)
     new = statement.excluded
     return _recorded(

@@ -25,6 +25,7 @@ from tests.support.embeddings import HashEmbeddings
 from tests.support.migration_scripts import add_revision, copy_scripts, start_upgrade
 
 _DEADLINE_S = 90
+_NEXT = f"{int(SCHEMA_REVISION) + 1:04d}"
 _CONCURRENT_INDEX = """
     with op.get_context().autocommit_block():
         op.execute("DROP INDEX CONCURRENTLY IF EXISTS ix_by_a_test")
@@ -39,8 +40,8 @@ _ADVISORY_LOCKS = """
 """
 _INSERT = """
     INSERT INTO tool_registry (namespace, tool_name, display_name, description, category, examples,
-        binding, origin, args_schema, requires_approval, read_only, content_hash)
-    VALUES ('n', %s, %s, 'd', 'c', '{}', 'b', 'code', '{}', false, false, 'h')
+        binding, origin, args_schema, requires_approval, read_only, content_hash, text_hash)
+    VALUES ('n', %s, %s, 'd', 'c', '{}', 'b', 'code', '{}', false, false, 'h', 't')
 """
 
 
@@ -104,9 +105,9 @@ class TestAtOnce:
     ) -> None:
         # The concurrent index is what a process that waits inside a statement would deadlock with.
         scripts = copy_scripts(tmp_path)
-        add_revision(scripts, "0002", parent="0001", upgrade=_CONCURRENT_INDEX)
+        add_revision(scripts, _NEXT, parent=SCHEMA_REVISION, upgrade=_CONCURRENT_INDEX)
         assert run_at_once(database_url, 4, scripts=scripts) == [(0, "")] * 4
-        assert migrate.current_revision(database_url) == "0002"
+        assert migrate.current_revision(database_url) == _NEXT
 
     def test_mig_4_threads_upgrade_at_once(self, empty_database_url: str) -> None:
         with ThreadPoolExecutor(4) as threads:
@@ -142,7 +143,7 @@ class TestConcurrentIndex:
         self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         scripts = copy_scripts(tmp_path)
-        add_revision(scripts, "0002", parent="0001", upgrade=_CONCURRENT_INDEX)
+        add_revision(scripts, _NEXT, parent=SCHEMA_REVISION, upgrade=_CONCURRENT_INDEX)
         monkeypatch.setattr(migrate, "script_location", lambda: scripts)
         valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('ix_by_a_test')"
         with connected(database_url) as writer:
@@ -152,13 +153,13 @@ class TestConcurrentIndex:
 
             with pytest.raises(RegistryError, match=r"could not create unique index"):
                 _upgrade_beside(writer, database_url, during="during_the_first_run")
-            assert migrate.current_revision(database_url) == "0001"
+            assert migrate.current_revision(database_url) == SCHEMA_REVISION
             assert scalar(writer, valid) is False, "the left-over that a second run must replace"
             assert scalar(writer, _ADVISORY_LOCKS) == 0
 
             writer.execute("UPDATE tool_registry SET display_name = tool_name")
             _upgrade_beside(writer, database_url, during="during_the_second_run")
-            assert migrate.current_revision(database_url) == "0002"
+            assert migrate.current_revision(database_url) == _NEXT
             assert scalar(writer, valid) is True
             assert scalar(writer, "SELECT count(*) FROM tool_registry") == 6
 
@@ -169,14 +170,14 @@ class TestConcurrentIndex:
         statement = "CREATE INDEX CONCURRENTLY ix_by_a_test ON tool_registry (category)"
         add_revision(
             scripts,
-            "0002",
-            parent="0001",
+            _NEXT,
+            parent=SCHEMA_REVISION,
             upgrade=f'op.execute("CREATE TABLE half_written (id int)")\nop.execute("{statement}")',
         )
         monkeypatch.setattr(migrate, "script_location", lambda: scripts)
         with pytest.raises(RegistryError, match="cannot run inside a transaction block"):
             migrate.upgrade(database_url)
-        assert migrate.current_revision(database_url) == "0001"
+        assert migrate.current_revision(database_url) == SCHEMA_REVISION
         with connected(database_url) as connection:
             assert scalar(connection, "SELECT to_regclass('half_written')") is None
 

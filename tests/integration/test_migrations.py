@@ -7,7 +7,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -15,12 +17,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from pgvector.sqlalchemy import BIT, HALFVEC, SPARSEVEC, VECTOR
+from psycopg.types.json import Jsonb
 from sqlalchemy import ARRAY, Column, Engine, Integer, Table, create_engine, event, make_url
 
 from registry import RegistrySettings, ToolRegistry, ToolSpec, migrate, statements
 from registry.database import normalise_url
 from registry.errors import RegistryError, RegistryUnavailableError, SchemaVersionError
 from registry.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
+from registry.text import content_hash, embedding_text, text_hash
 from tests.support.databases import Databases, psycopg_url
 from tests.support.embeddings import HashEmbeddings
 from tests.support.migration_scripts import ROOT, copy_scripts, run_alembic
@@ -43,6 +47,7 @@ SELECT i.indrelid::regclass::text, pg_get_indexdef(i.indexrelid),
         WITH ORDINALITY AS k (class, place) JOIN pg_opclass AS o ON o.oid = k.class)
 FROM pg_index AS i WHERE i.indrelid::regclass::text = ANY(%s) ORDER BY 1, 2
 """
+_TABLES_AT_0001 = ["tool_registry", "embedding_model", "tool_embedding", "tool_catalogue"]
 _SPECS = [
     ToolSpec(tool_name=name, description=f"Does {name}.") for name in ("add", "divide", "subtract")
 ]
@@ -152,6 +157,142 @@ class TestTheSchema:
         assert scalar(database_url, "SELECT v::text FROM theirs") == "[1,2,3]"
 
 
+_INSERT_TOOL = """
+    INSERT INTO tool_registry (namespace, tool_name, display_name, description, category, examples,
+        binding, origin, args_schema, is_active, requires_approval, read_only, version,
+        content_hash)
+    VALUES ('default', %(tool_name)s, %(display_name)s, %(description)s, %(category)s,
+        %(examples)s, %(binding)s, %(origin)s, %(args_schema)s, %(is_active)s,
+        %(requires_approval)s, %(read_only)s, %(version)s, %(content_hash)s)
+    RETURNING id
+"""
+_INSERT_MODEL = """
+    INSERT INTO embedding_model (name, revision, dimensions, threshold, state)
+    VALUES (%s, '', 64, 0.6, %s) RETURNING id
+"""
+_INSERT_VECTOR = """
+    INSERT INTO tool_embedding (tool_id, embedding_model_id, vector, source_hash)
+    VALUES (%s, %s, %s::halfvec, %s)
+"""
+
+
+def fill_at_0001(url: str, specs: list[ToolSpec]) -> None:
+    """Write what the release before history wrote: tool n at version n + 1, the last one off and
+    without a vector."""
+    embeddings = HashEmbeddings()
+    with psycopg.connect(psycopg_url(url)) as connection:
+
+        def returned_id(statement: str, values: Any) -> Any:
+            row = connection.execute(statement, values).fetchone()  # type: ignore[arg-type]
+            assert row is not None
+            return row[0]
+
+        models = [
+            returned_id(_INSERT_MODEL, (name, state))
+            for name, state in (("an older one", "retired"), ("HashEmbeddings:hash", "active"))
+        ]
+        for place, spec in enumerate(specs):
+            is_last = spec is specs[-1]
+            values = {
+                **{field.name: getattr(spec, field.name) for field in fields(spec)},
+                "examples": list(spec.examples),
+                "args_schema": Jsonb(dict(spec.args_schema)),
+                "is_active": not is_last,
+                "version": place + 1,
+                "content_hash": content_hash(spec),
+            }
+            tool_id = returned_id(_INSERT_TOOL, values)
+            for model_id in [] if is_last else models:
+                vector = str(embeddings.embed_query(embedding_text(spec)))
+                connection.execute(_INSERT_VECTOR, (tool_id, model_id, vector, text_hash(spec)))
+
+
+class TestHistoryRevision:
+    """0002 with rows present: history begins with what stands, nothing is embedded again."""
+
+    _SPECS: ClassVar = [
+        ToolSpec(
+            tool_name="add",
+            description="Adds two numbers.",
+            display_name="Add it",
+            category="maths",
+            examples=("What is 1 + 1?",),
+            origin="mcp:calculator",
+            binding="calculator/add",
+            args_schema={"properties": {"a": {"type": "number"}}},
+            requires_approval=True,
+            read_only=True,
+        ),
+        ToolSpec(tool_name="divide", description="Divides."),
+        ToolSpec(tool_name="off", description="Switched off, and never embedded."),
+    ]
+
+    def test_up_begins_the_history_and_embeds_nothing(self, empty_database_url: str) -> None:
+        url = empty_database_url
+        migrate.upgrade(url, "0001")
+        fill_at_0001(url, self._SPECS)
+        migrate.upgrade(url)
+        embeddings = HashEmbeddings()
+        with ToolRegistry(url, embeddings=embeddings) as registry:
+            for place, spec in enumerate(self._SPECS):
+                (version,) = registry.history(spec.tool_name)
+                assert version.spec == registry.get(spec.tool_name).spec == spec
+                assert (version.version, version.change, version.changed_by, version.is_active) == (
+                    place + 1,
+                    "first recorded",
+                    "migration 0002",
+                    spec is not self._SPECS[-1],
+                )
+            assert registry.search("adds numbers", threshold=0)[0].tool_name == "add"
+            embeddings.calls.clear()
+            report = registry.sync(self._SPECS)
+            assert (list(report.unchanged), list(report.updated)) == (["add", "divide"], ["off"])
+            assert embeddings.calls == [["off\nSwitched off, and never embedded."]]
+            embeddings.calls.clear()
+            registry.update_tool("add", description="Sums.")
+            assert registry.rollback("add", 1).spec == self._SPECS[0]
+            assert embeddings.calls == [["Add it\nSums.\nWhat is 1 + 1?"]]
+            assert not registry.get("off").is_active
+
+    def test_down_and_up_again_keeps_tools_vectors_and_the_serving_model(
+        self, empty_database_url: str
+    ) -> None:
+        url = empty_database_url
+        migrate.upgrade(url, "0001")
+        before = catalogue(url, _TABLES_AT_0001)
+        fill_at_0001(url, self._SPECS)
+        migrate.upgrade(url)
+        embeddings = HashEmbeddings()
+        with ToolRegistry(url, embeddings=embeddings) as registry:
+            registry.sync(self._SPECS)
+            registry.update_tool("divide", description="Halves.")
+            registry.build_embeddings(rebuild=True)
+            registry.switch_embeddings()
+            registry.build_embeddings(rebuild=True)
+            registry.purge("off")
+            stands = [(r.spec, r.version, r.id) for r in registry.list_tools()]
+            serving = next(m.id for m in registry.embedding_models() if m.state == "active")
+
+        migrate.downgrade(url, "0001")
+        assert catalogue(url, _TABLES_AT_0001) == before
+        assert catalogue(url, ["tool_history", "tool_vector_archive", "tool_lease"]) == []
+        # One set of a model is all that this revision knows: the one that serves stays.
+        assert scalar(url, "SELECT count(*) FROM embedding_model") == 2
+        active = "SELECT id FROM embedding_model WHERE state = 'active'"
+        assert scalar(url, active) == serving
+        count = f"SELECT count(*) FROM tool_embedding WHERE embedding_model_id = ({active})"  # noqa: S608
+        assert scalar(url, count) == 2
+
+        migrate.upgrade(url)
+        embeddings.calls.clear()
+        with ToolRegistry(url, embeddings=embeddings) as registry:
+            assert [(r.spec, r.version, r.id) for r in registry.list_tools()] == stands
+            assert registry.search("halves", threshold=0)[0].tool_name == "divide"
+            assert embeddings.calls == [["halves"]]
+            assert [v.version for v in registry.history("divide")] == [stands[1][1]]
+        assert differences(url) == []
+
+
 class TestComparison:
     def test_mig_5_an_up_to_date_database_shows_no_difference_twice(
         self, database_url: str
@@ -258,7 +399,8 @@ class TestGeneratedMigrations:
         scripts = copy_scripts(tmp_path)
         config = migrate.alembic_config(database_url)
         config.set_main_option("script_location", str(scripts))
-        for revision in ("0002", "0003"):
+        for step in (1, 2):
+            revision = f"{int(SCHEMA_REVISION) + step:04d}"
             command.revision(config, "nothing", autogenerate=True, rev_id=revision)
             file = scripts / "versions" / f"{revision}_nothing.py"
             functions = [
@@ -444,6 +586,7 @@ class TestRawSQL:
                     registry.search("divide", k=3, threshold=0)
                 engine = create_engine(normalise_url(url))
                 with engine.begin() as connection:
+                    connection.execute(statements.lock_for_writing())
                     connection.execute(statements.lock_tools())
                     for statement in statements.analyze():
                         connection.execute(statement)
@@ -469,7 +612,13 @@ class TestRawSQL:
 
 def _raw_statements() -> Iterator[tuple[str, re.Pattern[str]]]:
     """Yield place and pattern of every SQL text that the product's sources hold."""
-    files = [*(ROOT / "registry").glob("*.py"), *(ROOT / "migrations").rglob("*.py")]
+    # The embedded server's own statements are run by its tests.
+    product = ROOT / "registry"
+    files = [
+        *product.glob("*.py"),
+        *(product / "statements").glob("*.py"),
+        *(ROOT / "migrations").rglob("*.py"),
+    ]
     for file in sorted(files):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
