@@ -137,7 +137,7 @@ def _model_by_name(name: str) -> BaseChatModel:
     except Exception as error:  # each provider package raises its own kinds
         raise ConfigurationError(
             f"Chat model {name!r} cannot be used: {_one_line(error)} "
-            "Write PROVIDER:MODEL, for example openai:gpt-4.1-mini, with the provider's LangChain "
+            "Write PROVIDER:MODEL, for example openai:gpt-4o-mini, with the provider's LangChain "
             "package installed and its key set."
         ) from error
 

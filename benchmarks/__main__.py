@@ -1,12 +1,17 @@
-"""Run the benchmarks: `python -m benchmarks [scale|retrieval ...]`, all of them by default."""
+"""Run the benchmarks by name, or all: `python -m benchmarks concurrency exactness`."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import retrieval, scale
+from benchmarks import concurrency, exactness, retrieval, scale
 
-BENCHMARKS = {"scale": scale.main, "retrieval": retrieval.main}
+BENCHMARKS = {
+    "scale": scale.main,
+    "retrieval": retrieval.main,
+    "concurrency": concurrency.main,
+    "exactness": exactness.main,
+}
 
 
 def main() -> None:

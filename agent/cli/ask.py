@@ -15,6 +15,7 @@ from agent.cli.output import Output
 from registry.errors import InvalidQueryError
 
 if TYPE_CHECKING:
+    from agent.cli.model import ChosenModel
     from agent.result import Agent, RunResult
     from registry.store import ToolRegistry
     from registry.toolset import Toolset
@@ -64,7 +65,7 @@ def ask(
     """
     from agent.cli.context import opened_registry
     from agent.cli.loading import load_toolset
-    from agent.cli.model import chosen_model, model_errors
+    from agent.cli.model import chosen_model
     from agent.cli.runs import print_run, run_document, was_answered
     from agent.demo import demo_toolset
     from agent.factory import create_tool_rag_agent
@@ -78,7 +79,7 @@ def ask(
     chosen = chosen_model(model, options.environ)
     if toolset is None:
         options = options.in_namespace(DEMO_NAMESPACE)
-    with opened_registry(options, output) as registry, model_errors(chosen.name):
+    with opened_registry(options, output) as registry:
         # Made before anything is written, since it checks the options.
         agent = create_tool_rag_agent(
             chosen.model,
@@ -93,7 +94,7 @@ def ask(
                 registry.sync(live, on_progress=on_progress)
         else:
             _check_registered(registry, live, toolset, output)
-        run = quiet_ask(agent, question)
+        run = quiet_ask(agent, question, chosen)
     if as_json:
         output.json(run_document(question, run, live.specs, chosen))
     else:
@@ -103,11 +104,16 @@ def ask(
         raise typer.Exit(exit_codes.FAILURE)
 
 
-def quiet_ask(agent: Agent, question: str) -> RunResult:
-    """Return what the agent did; what a tool prints must not mix with our results."""
+def quiet_ask(agent: Agent, question: str, chosen: ChosenModel) -> RunResult:
+    """Return what the agent did; what a tool prints must not mix with our results.
+
+    Raises:
+        CliError: The chat model failed.
+    """
+    from agent.cli.model import model_errors
     from agent.result import ask as ask_agent
 
-    with redirect_stdout(sys.stderr):
+    with model_errors(chosen.name), redirect_stdout(sys.stderr):
         return ask_agent(agent, question)
 
 

@@ -42,7 +42,10 @@ def agreed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     print(f"{one_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
+    try:
+        answer = sys.stdin.readline()
+    except UnicodeDecodeError:
+        answer = ""
     if not answer:
         print(file=sys.stderr)
     return answer.strip().casefold() in ("y", "yes")

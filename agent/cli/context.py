@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "embedder_of",
     "migrated",
-    "model_setting",
     "opened_database",
     "opened_registry",
     "prepared_registry",
@@ -104,11 +103,14 @@ def opened_database(options: GlobalOptions, output: Output) -> Generator[str]:
 
 @contextmanager
 def starting(local: LocalPostgres, output: Output) -> Generator[LocalPostgres]:
-    """Start the embedded server for the time of a command, or attach to the one that runs."""
+    """Start the embedded server, or attach to it; the last command that uses it ends it."""
     if not local.data_dir.exists():
         output.note(f"Making the embedded PostgreSQL in {local.data_dir} (once) ...")
-    with local:
+    local.start(shared=True)
+    try:
         yield local
+    finally:
+        local.stop()
 
 
 def migrated(url: str) -> str:
@@ -122,15 +124,8 @@ def migrated(url: str) -> str:
     return url
 
 
-def model_setting(name: str) -> str:
-    """Return the setting that names a stored model: the built-in one is stored in full."""
-    from registry.embedding import BUILTIN_MODEL
-
-    return BUILTIN_MODEL if name.partition(":")[0] == BUILTIN_MODEL else name
-
-
 def embedder_of(options: GlobalOptions) -> Embedder:
-    """Return the embedding model that the options name, in the form of the setting or as stored.
+    """Return the embedding model that the options name.
 
     Raises:
         CliError: It is unknown, or its package or key is missing.
@@ -139,7 +134,7 @@ def embedder_of(options: GlobalOptions) -> Embedder:
 
     try:
         return Embedder.resolve(
-            model_setting(options.embedding_model),
+            options.embedding_model,
             batch_size=options.settings.embedding_batch_size,
             cache_size=options.settings.query_cache_size,
         )

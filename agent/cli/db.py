@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from agent.cli import exit_codes
+from agent.cli.consent import YesOption, agreed, check_can_ask
 from agent.cli.exit_codes import CliError
 from agent.cli.options import GlobalOptions, global_options
 from agent.cli.output import Output
+from registry.errors import RegistryError, SchemaVersionError
 
 __all__ = ["app"]
 
@@ -29,10 +31,12 @@ def start(context: typer.Context) -> None:
 
     output = Output()
     options = _embedded_only(context, "start")
-    local = LocalPostgres(options.data_dir)
-    local.start(detached=True)
-    migrated(local.url)
-    status = local.status()
+    local = LocalPostgres(options.data_dir).start(detached=True)
+    try:
+        migrated(local.url)
+        status = local.status()
+    finally:
+        local.stop()
     output.text(f"PostgreSQL {status.version} runs (process {status.pid}) in {status.data_dir}")
     if status.owner_pid is not None:
         output.note(f"It was running before and ends with its owner, process {status.owner_pid}.")
@@ -98,19 +102,22 @@ def status(context: typer.Context, as_json: _Json = False) -> None:
         facts["data folder"] = str(local.data_dir)
         if local.owner_pid is not None:
             facts["ends with"] = f"process {local.owner_pid}"
+        elif local.shared:
+            facts["ends with"] = "the last command that uses it"
     found = None if address is None else migrate.current_revision(address)
     facts["url"] = None if address is None else display_url(normalise_url(address))
     facts["schema"] = found
     facts["schema needed"] = SCHEMA_REVISION
-    ready = found == SCHEMA_REVISION
+    advice = _advice(address, found)
+    ready = advice is None
     if as_json:
-        output.json({**{name.replace(" ", "_"): v for name, v in facts.items()}, "ready": ready})
+        named = {name.replace(" ", "_"): value for name, value in facts.items()}
+        output.json({**named, "ready": ready, "advice": advice})
     else:
         for name, value in facts.items():
             output.parts((name.ljust(15), "dim"), (value or "none", ""))
-        if not ready:
-            command = "toolrag db start" if address is None else "toolrag db upgrade"
-            output.note(f"Not ready: run `{command}`.")
+        if advice is not None:
+            output.note(f"Not ready. {advice}")
     if not ready:
         raise typer.Exit(exit_codes.DATABASE)
 
@@ -128,12 +135,33 @@ def upgrade(
 def downgrade(
     context: typer.Context,
     revision: Annotated[str, typer.Argument(help="Revision to go back to; base for none.")],
+    yes: YesOption = False,
 ) -> None:
-    """Take the schema back to an older revision. What newer tables hold is lost."""
-    _migrate(context, "downgrade", revision)
+    """Take the schema back to an older revision. What newer tables hold is lost.
+
+    Going back to base removes every tool of every namespace, with its history and vectors. Exit
+    code 1 when you answer no.
+    """
+    check_can_ask("db downgrade", yes=yes)
+    _migrate(context, "downgrade", revision, yes=yes)
 
 
-def _migrate(context: typer.Context, direction: str, revision: str) -> None:
+def _advice(address: str | None, found: str | None) -> str | None:
+    """Return what keeps the database from being used and what to do, or None."""
+    from registry import migrate
+
+    if address is None:
+        return "Start the embedded server with `toolrag db start`; other commands do it themselves."
+    try:
+        migrate.check_revision(found)
+    except SchemaVersionError as error:
+        return str(error)
+    return None
+
+
+def _migrate(context: typer.Context, direction: str, revision: str, *, yes: bool = True) -> None:
+    from alembic.util import CommandError
+
     from agent.cli.context import starting
     from registry import migrate
     from registry.database import display_url, normalise_url
@@ -141,12 +169,24 @@ def _migrate(context: typer.Context, direction: str, revision: str) -> None:
 
     output = Output()
     options = global_options(context)
+    # Before a server is started for it.
+    _check_revision_name(revision)
 
     def run(address: str) -> None:
         before = migrate.current_revision(address)
-        getattr(migrate, direction)(address, revision)
-        after = migrate.current_revision(address)
         where = display_url(normalise_url(address))
+        if before is not None and revision not in ("head", before):
+            if not agreed(_loss(where, before, revision), yes=yes):
+                output.note("Nothing was changed.")
+                raise typer.Exit(exit_codes.FAILURE)
+        try:
+            getattr(migrate, direction)(address, revision)
+        except RegistryError as error:
+            # How far the steps of +1 lead is known only in the database.
+            if _is_relative(revision) and isinstance(error.__cause__, CommandError):
+                raise CliError(str(error)) from error
+            raise
+        after = migrate.current_revision(address)
         change = "unchanged" if before == after else f"was {before or 'none'}"
         output.text(f"Schema of {where}: {after or 'none'} ({change})")
 
@@ -156,6 +196,41 @@ def _migrate(context: typer.Context, direction: str, revision: str) -> None:
     local = LocalPostgres(options.data_dir)
     with starting(local, output):
         run(local.url)
+
+
+def _loss(where: str, before: str, revision: str) -> str:
+    lost = (
+        "Every tool of every namespace, its history and its vectors are removed."
+        if revision == "base"
+        else "What newer tables and columns hold is removed."
+    )
+    return f"Take the schema of {where} from {before} back to {revision}? {lost}"
+
+
+def _check_revision_name(revision: str) -> None:
+    """Refuse a revision that no migration of this release has.
+
+    Raises:
+        CliError: The message names those there are.
+    """
+    from alembic.script import ScriptDirectory
+
+    from registry import migrate
+
+    if revision in ("head", "base") or _is_relative(revision):
+        return
+    scripts = ScriptDirectory.from_config(migrate.alembic_config())
+    known = sorted(script.revision for script in scripts.walk_revisions())
+    if revision not in known:
+        raise CliError(
+            f"There is no revision {revision!r} of the schema. This release knows "
+            f"{', '.join(known)}, head (the newest) and base (none)."
+        )
+
+
+def _is_relative(revision: str) -> bool:
+    """Return whether it is a number of steps from the present revision, such as +1."""
+    return revision[:1] in ("+", "-") and revision[1:].isdecimal()
 
 
 def _embedded_only(context: typer.Context, command: str) -> GlobalOptions:

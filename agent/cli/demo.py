@@ -32,7 +32,7 @@ def demo(
     local. Exit code 0 only when every question was answered with the help of a tool.
     """
     from agent.cli.context import opened_registry
-    from agent.cli.model import chosen_model, model_errors
+    from agent.cli.model import chosen_model
     from agent.cli.runs import print_run
     from agent.cli.sync import summary
     from agent.demo import DEMO_QUESTIONS, demo_toolset
@@ -46,7 +46,7 @@ def demo(
     chosen = chosen_model(model, options.environ)
     toolset = demo_toolset()
     failed: list[str] = []
-    with opened_registry(options, output) as registry, model_errors(chosen.name):
+    with opened_registry(options, output) as registry:
         with output.embedding_progress() as on_progress:
             report = registry.sync(toolset, on_progress=on_progress)
         categories = {spec.category for spec in toolset.specs}
@@ -59,7 +59,7 @@ def demo(
         for number, text in enumerate(questions, start=1):
             output.text()
             output.rule(f"{number}/{len(questions)}  {text}")
-            run = quiet_ask(agent, text)
+            run = quiet_ask(agent, text, chosen)
             print_run(output, run, toolset.specs, chosen)
             if not _succeeded(run):
                 failed.append(text)

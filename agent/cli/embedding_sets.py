@@ -48,9 +48,7 @@ def configured_model(options: GlobalOptions) -> tuple[str, str]:
 
 def setting_of(record: EmbeddingModelRecord) -> str:
     """Return the value of TOOLRAG_EMBEDDING_MODEL for the model of a set."""
-    from agent.cli.context import model_setting
-
-    return model_setting(record.model.name)
+    return record.model.name
 
 
 def instead_of(before: EmbeddingModelRecord | None) -> str:

@@ -41,6 +41,7 @@ _CODES: dict[type[errors.ToolRAGError], int] = {
     errors.VersionConflictError: FAILURE,
     errors.VersionNotFoundError: FAILURE,
     errors.RegistryBusyError: FAILURE,
+    errors.IncompleteEmbeddingsError: FAILURE,
     errors.EmbeddingError: MODEL,
     errors.EmbeddingModelMismatchError: MODEL,
     errors.RegistryError: DATABASE,

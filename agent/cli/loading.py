@@ -51,7 +51,7 @@ def load_tools(reference: str) -> Toolset | list[ToolLike]:
     if isinstance(found, Toolset):
         tools: Toolset | list[ToolLike] = found
     elif isinstance(found, Iterable) and not isinstance(found, (str, bytes, Mapping)):
-        tools = list(cast("Iterable[ToolLike]", found))
+        tools = _listed(cast("Iterable[ToolLike]", found), reference)
         _check_kinds(tools, reference)
     else:
         raise CliError(f"{reference} is of type {type(found).__name__}; it must be {_KINDS}.")
@@ -126,13 +126,28 @@ def _import(name: str) -> ModuleType:
 def _attribute(module: ModuleType, path: str) -> Any:
     found: Any = module
     for part in path.split("."):
-        if not hasattr(found, part):
+        try:
+            with redirect_stdout(sys.stderr):
+                found = getattr(found, part)
+        except AttributeError as error:
             names = [name for name in dir(found) if not name.startswith("_")]
+            if part in names:
+                raise CliError(f"{module.__name__}:{path} failed: {_said(error)}") from error
             nearest = nearest_names(part, names)
             hint = f" Nearest: {', '.join(nearest)}." if nearest else ""
-            raise CliError(f"Module {module.__name__!r} has no {path!r}.{hint}")
-        found = getattr(found, part)
+            raise CliError(f"Module {module.__name__!r} has no {path!r}.{hint}") from error
+        except _ANY_FAILURE as error:
+            raise CliError(f"{module.__name__}:{path} failed: {_said(error)}") from error
     return found
+
+
+def _listed(found: Iterable[ToolLike], reference: str) -> list[ToolLike]:
+    """Return all of them; a generator or container of the user's may raise anything."""
+    try:
+        with redirect_stdout(sys.stderr):
+            return list(found)
+    except _ANY_FAILURE as error:
+        raise CliError(f"{reference} failed when its tools were listed: {_said(error)}") from error
 
 
 def _tools_of_module(module: ModuleType) -> Any:
@@ -200,11 +215,22 @@ def _check_kinds(tools: Iterable[Any], reference: str) -> None:
     for position, item in enumerate(tools, start=1):
         if not isinstance(item, (BaseTool, ToolSpec)) and not callable(item):
             raise InvalidToolError(
-                repr(item)[:60],
+                _shown(item),
                 f"item {position} of {reference} is of type {type(item).__name__}, neither a tool "
                 "nor a function",
             )
 
 
+def _shown(item: Any) -> str:
+    try:
+        return repr(item)[:60]
+    except _ANY_FAILURE:
+        return object.__repr__(item)[:60]
+
+
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")
+    try:
+        text = " ".join(str(error).split())[:300]
+    except _ANY_FAILURE:
+        text = ""
+    return f"{type(error).__name__}: {text}".rstrip(": ")

@@ -6,16 +6,21 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from agent.cli import ask, db, demo, embeddings, exit_codes, search, sync, tools, validate
-from agent.cli.exit_codes import exit_code_of
+from agent.cli.exit_codes import CliError, exit_code_of
 from agent.cli.options import GlobalOptions
 from agent.cli.output import Output, one_line, without_secrets
+from agent.cli.streams import flush_or_discard, is_write_failure, stand_in_for_closed_streams
 from agent.cli.version import describe_version
+from agent.cli.waiting import WaitNotice
 from registry.errors import ToolRAGError
 from registry.settings import RegistrySettings
 
@@ -65,8 +70,12 @@ def _globals(  # pyright: ignore[reportUnusedFunction]
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(envvar="TOOLRAG_DATA_DIR", help="Folder of the embedded server's data."),
+        str | None,
+        typer.Option(
+            envvar="TOOLRAG_DATA_DIR",
+            metavar="FOLDER",
+            help="Folder of the embedded server's data.",
+        ),
     ] = None,
     embedding_model: Annotated[
         str,
@@ -92,7 +101,8 @@ def _globals(  # pyright: ignore[reportUnusedFunction]
         environ["TOOLRAG_NAMESPACE"] = namespace
     context.obj = GlobalOptions(
         database_url=database_url,
-        data_dir=data_dir,
+        # An empty text would be the current folder.
+        data_dir=Path(data_dir) if data_dir and data_dir.strip() else None,
         embedding_model=embedding_model,
         settings=RegistrySettings.from_env(environ),
         environ=environ,
@@ -102,6 +112,7 @@ def _globals(  # pyright: ignore[reportUnusedFunction]
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit; every failure is one line on stderr and an exit code."""
+    stand_in_for_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     # Read here as well: an error may come before the options are parsed.
     debug = "--debug" in arguments
@@ -111,12 +122,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if not os.environ.get(variable, "").strip():
             os.environ.pop(variable, None)
     try:
+        _check_is_text(arguments, os.environ)
         code = _run(arguments)
         # A full or closed pipe shows only when the buffer is written.
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone. Python would complain once more at exit without this.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone, and wants to hear no more
         code = exit_codes.FAILURE
     except (KeyboardInterrupt, typer.Abort):
         code = exit_codes.INTERRUPTED
@@ -129,13 +139,43 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _other_failure(error, debug=debug)
     if code == exit_codes.INTERRUPTED:
         _complain("interrupted")
+    flush_or_discard()
     sys.exit(code)
+
+
+# Folders and files may have any name; everything else is text.
+_PATH_OPTIONS = ("--data-dir", "--questions")
+_PATH_VARIABLE = "TOOLRAG_DATA_DIR"
+
+
+def _check_is_text(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Refuse bytes that are not UTF-8; Python has made half characters of them.
+
+    Raises:
+        CliError: An argument or a variable of ours holds some.
+    """
+    given = {
+        f"The argument {argument!a}": argument
+        for before, argument in pairwise(["", *arguments])
+        if before not in _PATH_OPTIONS and argument.partition("=")[0] not in _PATH_OPTIONS
+    }
+    given |= {
+        f"The variable {name}": value
+        for name, value in environ.items()
+        if name.startswith(("TOOLRAG_", "OPENAI_")) and name != _PATH_VARIABLE
+    }
+    for what, value in given.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise CliError(f"{what} is not UTF-8 text.") from error
 
 
 def _set_up_logging(*, debug: bool) -> None:
     # Without a handler Python prints warnings with tracebacks; what a user needs is printed.
     handler = logging.StreamHandler() if debug else logging.NullHandler()
     logging.getLogger().addHandler(handler)
+    WaitNotice().attach()
 
 
 def _run(arguments: list[str]) -> int:
@@ -155,6 +195,9 @@ def _other_failure(error: Exception, *, debug: bool) -> int:
         hint = f" {_PLACE}" if getattr(error, "option_name", None) in _GLOBAL_OPTIONS else ""
         _complain(f"{message.rstrip('.')}.{hint} See `{path} --help`.")
         return exit_codes.USAGE
+    if isinstance(error, OSError) and is_write_failure(error):
+        _complain(f"the output cannot be written: {error.strerror or error}")
+        return exit_codes.FAILURE
     if debug:
         traceback.print_exc()
     _complain(
@@ -178,4 +221,5 @@ _PLACE = "It goes before the command: toolrag OPTION COMMAND."
 def _complain(message: str) -> None:
     secrets = [value for name, value in os.environ.items() if name.endswith("_API_KEY")]
     line = one_line(without_secrets(message, secrets=secrets))
-    print(f"toolrag: {line}", file=sys.stderr)
+    with suppress(OSError):  # nowhere to say it; the exit code does
+        print(f"toolrag: {line}", file=sys.stderr)

@@ -101,7 +101,11 @@ def _cut(text: str, width: int) -> str:
 
 
 class Output:
-    """Where a command prints. Made once a command, after the streams are in place."""
+    """Where a command prints. Made once a command, after the streams are in place.
+
+    Each piece is flushed: whoever reads a pipe sees it when it is there, and a full disk is
+    noticed where the piece is written.
+    """
 
     def __init__(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -126,6 +130,7 @@ class Output:
             margin = " " * indent
             for line in safe.split("\n"):
                 self._write(f"{margin}{line}".rstrip())
+            self._stdout.flush()
             return
         from rich.padding import Padding
 
@@ -150,6 +155,7 @@ class Output:
             self._out.rule(Text(one_line(title), style="bold"), align="left", style="dim")
         else:
             self._write(f"== {one_line(title)}")
+            self._stdout.flush()
 
     def table(
         self,
@@ -176,6 +182,7 @@ class Output:
         if not self.is_terminal:
             for line in aligned([heading, *cells], right=right):
                 self._write(" " * indent + line)
+            self._stdout.flush()
             return
         room = self._room_for_last(cells, heading, indent)
         if columns[-1] == wide:
@@ -207,6 +214,7 @@ class Output:
         """Print one JSON document, the only thing on stdout."""
         dumped = json.dumps(jsonable(document), ensure_ascii=False, indent=2, allow_nan=False)
         self._write(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", dumped))
+        self._stdout.flush()
 
     def note(self, text: str) -> None:
         """Print a remark for people, on stderr."""

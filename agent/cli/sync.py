@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from agent.cli import exit_codes
+from agent.cli.names import named_otherwise
 from agent.cli.options import ChangedByOption, changed_by, global_options
-from agent.cli.output import Output
+from agent.cli.output import Output, counted, jsonable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from registry.store import ToolRegistry
+    from registry.sync import SyncPlan
     from registry.types import SyncReport
 
-__all__ = ["OriginOption", "sync"]
+__all__ = ["OriginOption", "print_report", "summary", "sync"]
 
 OriginOption = Annotated[
     str | None,
@@ -46,6 +51,9 @@ def sync(
             help="Bring code's text even to tools that were edited in the registry since.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done; embed and write nothing.")
+    ] = False,
     who: ChangedByOption = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -63,6 +71,10 @@ def sync(
     tools = load_tools(reference)
     check_origin(tools, reference, origin)
     with opened_registry(global_options(context), output) as registry:
+        if dry_run:
+            plan = registry.plan(tools, origin=origin or "code", overwrite_edits=overwrite_edits)
+            _show_plan(output, plan, deactivate=missing == "deactivate", as_json=as_json)
+            return
         with output.embedding_progress() as on_progress:
             report = registry.sync(
                 tools,
@@ -72,24 +84,93 @@ def sync(
                 changed_by=changed_by(who),
                 on_progress=on_progress,
             )
+        mapped = _mapped_names(registry, report)
     if as_json:
-        output.json(report)
+        output.json({**jsonable(report), "display_names": mapped})
     else:
-        print_report(output, report)
+        print_report(output, report, mapped)
     if report.failed:
         raise typer.Exit(exit_codes.FAILURE)
 
 
-def print_report(output: Output, report: SyncReport) -> None:
+def _mapped_names(registry: ToolRegistry, report: SyncReport) -> dict[str, str]:
+    """Return registered name to display name of new tools whose own name no provider takes."""
+    if not report.added:
+        return {}
+    added = set(report.added)
+    records = registry.list_tools(include_inactive=True)
+    return named_otherwise(r.spec for r in records if r.spec.tool_name in added)
+
+
+def _show_plan(output: Output, plan: SyncPlan, *, deactivate: bool, as_json: bool) -> None:
+    """Print what a sync would do.
+
+    Raises:
+        typer.Exit: With the code of a sync of which a tool fails.
+    """
+    added = set(plan.added)
+    mapped = named_otherwise(spec for spec in plan.specs if spec.tool_name in added)
+    if as_json:
+        output.json(
+            {
+                "dry_run": True,
+                "added": plan.added,
+                "updated": plan.updated,
+                "unchanged": plan.unchanged,
+                "edited": plan.edited,
+                "failed": plan.failed,
+                "missing": plan.missing,
+                "deactivated": plan.missing if deactivate else [],
+                "to_embed": len(plan.embed),
+                "display_names": mapped,
+            }
+        )
+    else:
+        output.text(plan_summary(plan, deactivate=deactivate))
+        for label, names in (("Would add", plan.added), ("Would update", plan.updated)):
+            if names:
+                output.text()
+                output.text(f"{label}: {', '.join(names)}")
+        _print_mapped(output, mapped, "Would be registered")
+        _print_failed(output, plan.failed)
+        if plan.edited:
+            output.text()
+            output.text(f"Edited in the registry, would be left so: {', '.join(plan.edited)}")
+        if plan.missing:
+            fate = "would be switched off" if deactivate else "but not in this sync"
+            output.text()
+            output.text(f"In the registry, {fate}: {', '.join(plan.missing)}")
+        output.note("Nothing was embedded or written.")
+    if plan.failed:
+        raise typer.Exit(exit_codes.FAILURE)
+
+
+def plan_summary(plan: SyncPlan, *, deactivate: bool) -> str:
+    """Return the counts of what a sync would do and embed."""
+    counts = {
+        "to add": len(plan.added),
+        "to update": len(plan.updated),
+        "unchanged": len(plan.unchanged),
+        "edited": len(plan.edited),
+        "cannot be registered": len(plan.failed),
+        "to deactivate" if deactivate else "missing": len(plan.missing),
+    }
+    always = ("to add", "to update", "unchanged")
+    parts = [f"{count} {word}" for word, count in counts.items() if count or word in always]
+    # A text that was embedded before, for an older version or another tool, is not sent again.
+    limit = "at most " if plan.embed else ""
+    return f"{', '.join(parts)} ({limit}{counted(len(plan.embed), 'text')} to embed)"
+
+
+def print_report(
+    output: Output, report: SyncReport, display_names: Mapping[str, str] | None = None
+) -> None:
     """Print what a sync did: counts, then every name that needs attention."""
     output.text(summary(report))
     for note in report.notes:
         output.note(note)
-    if report.failed:
-        output.text()
-        output.table(
-            ["failed", "reason"], [[name, reason] for name, reason in report.failed.items()]
-        )
+    _print_mapped(output, display_names or {}, "Registered")
+    _print_failed(output, report.failed)
     if report.edited:
         output.text()
         output.text(f"Edited in the registry, left so: {', '.join(report.edited)}")
@@ -102,6 +183,19 @@ def print_report(output: Output, report: SyncReport) -> None:
         missing = ", ".join(report.missing)
         output.text(f"In the registry, but not in this sync: {missing}")
         output.note("If they are gone for good: toolrag sync MODULE:ATTR --missing deactivate")
+
+
+def _print_mapped(output: Output, display_names: Mapping[str, str], what: str) -> None:
+    if display_names:
+        names = ", ".join(f"{shown} as {name}" for name, shown in display_names.items())
+        output.text()
+        output.text(f"{what} under names that models take: {names}")
+
+
+def _print_failed(output: Output, failed: Mapping[str, str]) -> None:
+    if failed:
+        output.text()
+        output.table(["failed", "reason"], [list(item) for item in failed.items()])
 
 
 def summary(report: SyncReport) -> str:

@@ -11,6 +11,7 @@ import typer
 from agent.cli import exit_codes
 from agent.cli.consent import YesOption, agreed, check_can_ask
 from agent.cli.differences import difference_lines
+from agent.cli.names import registered_name
 from agent.cli.options import ChangedByOption, changed_by, global_options
 from agent.cli.output import Output, counted, jsonable
 
@@ -23,7 +24,7 @@ ExpectVersionOption = Annotated[
     int | None,
     typer.Option(metavar="N", help="Refuse unless the tool still has this version."),
 ]
-_Name = Annotated[str, typer.Argument(help="Name of a registered tool.")]
+_Name = Annotated[str, typer.Argument(help="Name of a registered tool, or its display name.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -34,6 +35,7 @@ def history(context: typer.Context, name: _Name, as_json: _Json = False) -> None
 
     output = Output()
     with opened_registry(global_options(context), output) as registry:
+        name = registered_name(registry, name, output)
         versions = registry.history(name)
     if as_json:
         output.json([_document(version) for version in versions])
@@ -71,6 +73,7 @@ def diff(
 
     output = Output()
     with opened_registry(global_options(context), output) as registry:
+        name = registered_name(registry, name, output)
         versions = registry.history(name)
     old = version_of(versions, before)
     new = versions[0] if after is None else version_of(versions, after)
@@ -112,6 +115,7 @@ def rollback(
 
     output = Output()
     with opened_registry(global_options(context), output) as registry:
+        name = registered_name(registry, name, output)
         before = registry.get(name)
         record = registry.rollback(
             name, version, expected_version=expect_version, changed_by=changed_by(who)
@@ -135,6 +139,7 @@ def purge(
     output = Output()
     check_can_ask("tools purge", yes=yes)
     with opened_registry(global_options(context), output) as registry:
+        name = registered_name(registry, name, output)
         registry.get(name)
         versions = counted(len(registry.history(name)), "version")
         what = (

@@ -9,6 +9,7 @@ import typer
 
 from agent.cli import tool_history
 from agent.cli.exit_codes import CliError
+from agent.cli.names import registered_name
 from agent.cli.options import ChangedByOption, changed_by, global_options
 from agent.cli.output import Output, jsonable
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_Name = Annotated[str, typer.Argument(help="Name of a registered tool.")]
+_Name = Annotated[str, typer.Argument(help="Name of a registered tool, or its display name.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -45,11 +46,18 @@ def list_tools(
     if as_json:
         output.json([document(record) for record in records])
     elif records:
+        # For the few that have one of their own; most tools are displayed under their name.
+        displayed = any(r.spec.display_name != r.spec.tool_name for r in records)
         output.table(
-            ["name", "category", "origin", "state", "version", "description"],
+            [
+                "name",
+                *(["display name"] if displayed else []),
+                *("category", "origin", "state", "version", "description"),
+            ],
             [
                 [
                     record.spec.tool_name,
+                    *([record.spec.display_name] if displayed else []),
                     record.spec.category,
                     record.spec.origin,
                     "active" if record.is_active else "inactive",
@@ -75,7 +83,7 @@ def show(context: typer.Context, name: _Name, as_json: _Json = False) -> None:
 
     output = Output()
     with opened_registry(global_options(context), output) as registry:
-        record = registry.get(name)
+        record = registry.get(registered_name(registry, name, output))
     if as_json:
         output.json(document(record))
         return
@@ -170,6 +178,7 @@ def update(
             "--example, --no-examples, --requires-approval, --read-only."
         )
     with opened_registry(global_options(context), output) as registry:
+        name = registered_name(registry, name, output)
         before = registry.get(name)
         record = registry.update_tool(
             name,
@@ -206,6 +215,7 @@ def _switch(context: typer.Context, name: str, who: str, *, active: bool) -> Non
 
     output = Output()
     with opened_registry(global_options(context), output) as registry:
+        name = registered_name(registry, name, output)
         if active:
             registry.activate(name, changed_by=changed_by(who))
         else:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,16 @@ from registry.errors import LocalPostgresError
 if sys.platform != "win32":
     import pwd
 
-__all__ = ["ServerUser", "account_name", "clean_environment", "run_as", "server_user"]
+__all__ = [
+    "ServerUser",
+    "absolute_folder",
+    "account_name",
+    "check_has_account",
+    "clean_environment",
+    "home_folder",
+    "run_as",
+    "server_user",
+]
 
 # An account made for it, then the one packages of PostgreSQL bring, then one every system has.
 _ACCOUNTS = ("toolrag", "postgres", "nobody")
@@ -62,6 +71,61 @@ def server_user(cluster: Path) -> ServerUser | None:
         f"({', '.join(_ACCOUNTS) if owner_uid is None else f'uid {owner_uid}'}). "
         "Make one with `useradd --system toolrag`, or start as a plain user."
     )
+
+
+def check_has_account(user: ServerUser | None) -> None:
+    """Refuse to make a server's files for a number that no account has, as in some containers.
+
+    Raises:
+        LocalPostgresError: The user of this process has no account; PostgreSQL looks its name up.
+    """
+    uid = user.uid if user else os.geteuid()
+    try:
+        pwd.getpwuid(uid)
+    except KeyError as error:
+        raise LocalPostgresError(
+            f"This process runs as uid {uid}, which has no account here (no line in /etc/passwd), "
+            "and the embedded PostgreSQL can only be made by a user with a name. Add an account "
+            "for it, run as a user that has one, or give the URL of a server with --database-url."
+        ) from error
+
+
+def home_folder(environ: Mapping[str, str]) -> Path:
+    """Return the user's home folder: `HOME`, or that of the account where it is empty.
+
+    Raises:
+        LocalPostgresError: Neither names a folder.
+    """
+    if sys.platform == "win32":
+        return Path.home()
+    home = environ.get("HOME", "")
+    if not home:
+        with contextlib.suppress(KeyError):
+            home = pwd.getpwuid(os.getuid()).pw_dir
+    if not home:
+        raise LocalPostgresError(
+            "This user has no home folder. Choose a folder with --data-dir, or set HOME."
+        )
+    return Path(home)
+
+
+def absolute_folder(given: Path | str) -> Path:
+    """Return the path of a folder from the root on, `~` and `~name` filled in.
+
+    Raises:
+        LocalPostgresError: There is no such home folder.
+    """
+    path = Path(given)
+    if path.parts[:1] == ("~",):
+        # Not by `expanduser`, which takes an empty HOME for the root folder.
+        return home_folder(os.environ).joinpath(*path.parts[1:]).resolve()
+    try:
+        return path.expanduser().resolve()
+    except RuntimeError as error:
+        raise LocalPostgresError(
+            f"{path.parts[0]} in {path} is no home folder of a user here. Choose another folder "
+            "with --data-dir."
+        ) from error
 
 
 def account_name(uid: int) -> str:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from registry._postgres.accounts import ServerUser, account_name, run_as
+from registry._postgres.accounts import ServerUser, account_name, check_has_account, run_as
 from registry._postgres.logs import reason_from_log
 from registry.errors import LocalPostgresError
 
@@ -32,6 +32,7 @@ PORT = 5432  # only a part of the socket's file name
 SUPERUSER = "postgres"
 # The kernel takes 107 bytes (macOS: 103) for the path of a socket.
 _MAX_SOCKET_PATH_BYTES = 103
+_SIGNS_OF_A_FULL_DISK = ("No space left", "quota exceeded", "File too large")
 # Needs no quoting in a URL, an ini file (`%`) or a list of hosts (`,`).
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
 
@@ -119,6 +120,7 @@ def ensure_cluster(
             f"{cluster} holds files, but no PostgreSQL data. Move them away, or choose "
             "another folder with --data-dir."
         )
+    check_has_account(user)
     # Made beside and renamed when complete: what has the final name is whole.
     unfinished = cluster.with_name("cluster.new")
     if unfinished.exists():
@@ -137,10 +139,12 @@ def ensure_cluster(
             timeout_s=timeout_s,
         )
         if done.returncode:
+            reason = reason_from_log(done.stderr or done.stdout)
+            full = any(sign in reason for sign in _SIGNS_OF_A_FULL_DISK)
             raise LocalPostgresError(
-                f"The database files could not be made in {cluster.parent}: "
-                f"{reason_from_log(done.stderr or done.stdout)}. Nothing was left there; "
-                "make room or choose another folder with --data-dir."
+                f"The database files could not be made in {cluster.parent}: {reason}. "
+                f"Nothing was left there; {'make room' if full else 'mend that'}, or choose "
+                "another folder with --data-dir."
             )
         unfinished.rename(cluster)
     finally:

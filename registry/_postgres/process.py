@@ -27,7 +27,10 @@ __all__ = [
     "ServerProcess",
     "exclusive_lock",
     "live_server",
+    "lock_file",
+    "open_lock_file",
     "stop_postmaster",
+    "unlock_file",
 ]
 
 POLL_S = 0.02
@@ -47,6 +50,15 @@ class ServerProcess:
 
     A thread forks it, waits for it and reaps it. The kernel sends the parent-death signal when
     the forking *thread* ends, so the caller's thread will not do: it may be a short-lived worker.
+
+    Args:
+        command: The server's program and arguments.
+        user: Account to run it as.
+        cwd: Its folder.
+        log_path: File for its output.
+        detached: It outlives this process.
+        watched: (lock file of the users, marker): a watcher ends it once nobody holds the lock,
+            if the marker is there still. Linux only.
     """
 
     def __init__(
@@ -57,11 +69,12 @@ class ServerProcess:
         cwd: Path,
         log_path: Path,
         detached: bool,
+        watched: tuple[Path, Path] | None = None,
     ) -> None:
         self._ended = threading.Event()
         self._popen: Future[subprocess.Popen[bytes]] = Future()
         self._owner_pid = os.getpid()
-        arguments = _launcher_command(command, user, 0 if detached else self._owner_pid)
+        arguments = _launcher_command(command, user, 0 if detached else self._owner_pid, watched)
         threading.Thread(
             target=self._run,
             args=(arguments, cwd, log_path),
@@ -114,19 +127,47 @@ class ServerProcess:
 
 
 def _launcher_command(
-    command: Sequence[str], user: ServerUser | None, owner_pid: int
+    command: Sequence[str],
+    user: ServerUser | None,
+    owner_pid: int,
+    watched: tuple[Path, Path] | None,
 ) -> Sequence[str]:
+    paths = [str(path) for path in watched or ("", "")]
     ids = (user.uid, user.gid) if user else (-1, -1)
     interpreters = (sys.executable, shutil.which("python3"))
     for interpreter in interpreters:
         # A process that gave up root may be running an interpreter it can no longer start.
         if interpreter and os.access(interpreter, os.X_OK):
             flags = [interpreter, "-I", "-S", str(_LAUNCHER)]
-            return [*flags, *(str(number) for number in (*ids, owner_pid)), *command]
+            return [*flags, *(str(number) for number in (*ids, owner_pid)), *paths, *command]
     raise LocalPostgresError(
         f"No Python interpreter to start PostgreSQL with: {sys.executable!r} cannot be executed "
         "by this user, and there is no python3 on PATH."
     )
+
+
+def open_lock_file(path: Path) -> int:
+    """Return a descriptor of a lock file, made when absent."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def lock_file(descriptor: int, operation: int, *, timeout_s: float) -> bool:
+    """Return whether the lock, `LOCK_EX` or `LOCK_SH`, could be had within that time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        else:
+            return True
+
+
+def unlock_file(descriptor: int) -> None:
+    """Give a lock up. Closing is not enough: a child forked meanwhile would keep it alive."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
@@ -136,25 +177,17 @@ def exclusive_lock(path: Path, *, timeout_s: float) -> Generator[None]:
     Raises:
         LocalPostgresError: Another process kept it for longer than `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_lock_file(path)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise LocalPostgresError(
-                        f"Another process has been starting the server of {path.parent} for more "
-                        f"than {timeout_s:g} s. Wait for it or end it, then try again."
-                    ) from error
-                time.sleep(POLL_S)
+        if not lock_file(descriptor, fcntl.LOCK_EX, timeout_s=timeout_s):
+            raise LocalPostgresError(
+                f"Another process has been starting the server of {path.parent} for more "
+                f"than {timeout_s:g} s. Wait for it or end it, then try again."
+            )
         try:
             yield
         finally:
-            # Closing is not enough: a child forked meanwhile would keep the lock alive.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            unlock_file(descriptor)
     finally:
         os.close(descriptor)
 

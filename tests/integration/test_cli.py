@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,12 +15,17 @@ import pytest
 
 from registry import migrate
 from registry.tables import SCHEMA_REVISION
-from tests.support.command_line import Ended, Run
+from tests.support.command_line import Ended, Run, started
 from tests.support.databases import psycopg_url
 from tests.support.openai_client import see_only_localhost
 from tests.support.openai_server import ChatReply, OpenAIServer
 
 ROOT = Path(__file__).parents[2]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def execute(url: str, *statements: str) -> list[tuple[object, ...]]:
@@ -117,7 +123,7 @@ def test_namespaces_are_apart(toolrag: Run) -> None:
         (["tools", "deactivate", "nothing"], 1, "No tool 'nothing'"),
         (["ask", " "], 2, "question is empty"),
         (["ask", "x", "--model", "nosuch:model"], 4, "Chat model 'nosuch:model' cannot be used"),
-        (["ask", "x", "--max-steps", "0", "--model", "offline"], 2, "at least 1"),
+        (["ask", "x", "--max-steps", "0", "--model", "offline"], 2, "max_steps is 0"),
         (["ask", "x", "--toolset", "shop_tools:TOOLS", "--model", "offline"], 1, "toolrag sync"),
         (["--embedding-model", "nosuch", "search", "x"], 4, "Unknown embedding model 'nosuch'"),
         (["--embedding-model", "nosuch:m", "search", "x"], 4, "'nosuch:m' cannot be used"),
@@ -175,7 +181,8 @@ def test_a_given_database_is_never_migrated_unasked(cli: Run, empty_database_url
     assert cli(*on_it, "db", "upgrade").out.endswith("(unchanged)\n")
     assert cli(*on_it, "db", "status").code == 0
     assert cli(*on_it, "search", "x").code == 0
-    assert cli(*on_it, "db", "downgrade", "base").out.endswith(f"none (was {SCHEMA_REVISION})\n")
+    back = cli(*on_it, "db", "downgrade", "base", "--yes")
+    assert back.out.endswith(f"none (was {SCHEMA_REVISION})\n")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +196,43 @@ def test_an_older_or_newer_schema(
     assert message in ended.error
     assert ended.code == 3
     assert tool_count(database_url) == 0
+    # The status never advises what the next command refuses.
+    status = toolrag("db", "status")
+    assert (status.code, status.err) == (3, f"Not ready. {ended.error}\n")
+    assert json.loads(toolrag("db", "status", "--json").out)["advice"] == ended.error
+
+
+@pytest.mark.parametrize("command", ["upgrade", "downgrade"])
+@pytest.mark.parametrize("revision", ["nonsense", "", "000", "+9", "0001+1"])
+def test_a_revision_that_does_not_exist(
+    toolrag: Run, database_url: str, command: str, revision: str
+) -> None:
+    ended = toolrag("db", command, revision, *(["--yes"] if command == "downgrade" else []))
+    assert (ended.code, ended.out) == (2, "")
+    assert repr(revision) in ended.error
+    assert migrate.current_revision(database_url) == SCHEMA_REVISION
+
+
+@pytest.mark.parametrize(
+    ("revision", "lost"), [("base", "Every tool of every namespace"), ("0001", "What newer tables")]
+)
+def test_a_downgrade_is_asked_for(
+    toolrag: Run, database_url: str, monkeypatch: pytest.MonkeyPatch, revision: str, lost: str
+) -> None:
+    toolrag("sync", "shop_tools:TOOLS")
+    refused = toolrag("db", "downgrade", revision)
+    assert (refused.code, "Add --yes" in refused.error) == (2, True)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    declined = toolrag("db", "downgrade", revision)
+    assert (declined.code, declined.out) == (1, "")
+    assert f"from {SCHEMA_REVISION} back to {revision}? {lost}" in declined.err
+    assert tool_count(database_url) == 3
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    done = toolrag("db", "downgrade", revision)
+    assert (done.code, f"(was {SCHEMA_REVISION})" in done.out) == (0, True)
+    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    again = toolrag("db", "downgrade", revision)
+    assert (again.code, "?" in again.err) == (0, False), "nothing is lost, so nothing is asked"
 
 
 def test_a_server_without_pgvector(
@@ -372,6 +416,100 @@ def environment(url: str) -> dict[str, str]:
     return {**os.environ, "TOOLRAG_DATABASE_URL": url, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["tools", "list", "--json"]])
+@pytest.mark.parametrize(
+    ("stdout", "reason"), [("/dev/full", "No space left on device"), ("&-", "is closed")]
+)
+def test_a_result_that_cannot_be_written_is_one_line(
+    clean_environment: None, database_url: str, arguments: list[str], stdout: str, reason: str
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" >{stdout}', "sh", *command(*arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(database_url),
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("toolrag: the output cannot be written: ")
+    assert reason in line
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("stderr", ["/dev/full", "&-"])
+def test_an_error_that_cannot_be_written_keeps_its_code(
+    clean_environment: None, database_url: str, stderr: str
+) -> None:
+    for arguments, code, out in ((["search", ""], 2, ""), (["tools", "list", "--json"], 0, "[]\n")):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" 2>{stderr}', "sh", *command(*arguments)],
+            capture_output=True,
+            text=True,
+            env=environment(database_url),
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (code, out, "")
+
+
+NOT_TEXT = "a\udcffb"  # what Python makes of bytes that are not UTF-8
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search", NOT_TEXT],
+        ["ask", NOT_TEXT],
+        ["demo", "-q", NOT_TEXT],
+        ["sync", NOT_TEXT],
+        ["sync", "shop_tools:TOOLS", f"--origin=mcp:{NOT_TEXT}"],
+        ["tools", "show", NOT_TEXT],
+        ["tools", "update", "x", "--description", NOT_TEXT],
+        ["tools", "deactivate", "x", "--changed-by", NOT_TEXT],
+        ["embeddings", "migrate", "--yes", "--to", NOT_TEXT],
+        ["db", "upgrade", NOT_TEXT],
+        ["--namespace", NOT_TEXT, "tools", "list"],
+        ["--database-url", f"postgresql://h/{NOT_TEXT}", "db", "status"],
+        [NOT_TEXT],
+    ],
+)
+def test_bytes_that_are_no_text_are_one_line(
+    toolrag: Run, database_url: str, arguments: list[str]
+) -> None:
+    ended = toolrag(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.error.endswith("is not UTF-8 text.")
+    assert tool_count(database_url) == 0
+
+
+def test_bytes_in_the_environment_and_in_the_names_of_files(
+    toolrag: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / NOT_TEXT
+    status = toolrag("--data-dir", str(folder), "db", "status", "--json")
+    assert status.code == 0, "a folder may have any name"
+    lost = toolrag("embeddings", "migrate", "--to", "x", "--yes", "--questions", str(folder))
+    assert (lost.code, "cannot be read" in lost.error) == (2, True)
+    monkeypatch.setenv("TOOLRAG_DATABASE_URL", f"postgresql://h/{NOT_TEXT}")
+    ended = toolrag("tools", "list")
+    assert (ended.code, ended.error) == (
+        2,
+        "The variable TOOLRAG_DATABASE_URL is not UTF-8 text.",
+    )
+
+
+def test_a_tool_whose_name_cannot_be_encoded_blocks_no_other(toolrag: Run) -> None:
+    Path("odd_tools.py").write_text(
+        "from langchain_core.tools import tool\n"
+        "from shop_tools import get_weather\n"
+        "odd = get_weather.model_copy(update={'name': 'a\\ud800b'})\n"
+        "TOOLS = [odd, get_weather]\n",
+        encoding="utf-8",
+    )
+    synced = toolrag("sync", "odd_tools:TOOLS")
+    assert synced.code == 1, synced.err
+    assert synced.out.startswith("1 added, 0 updated, 0 unchanged, 1 failed")
+    assert len(json.loads(toolrag("sync", "odd_tools:TOOLS", "--json").out)["failed"]) == 1
+    assert toolrag("sync", "odd_tools:TOOLS", "--dry-run").code == 1
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["tools", "list", "--json"], ["version"]])
 def test_a_closed_pipe_is_quiet(
     clean_environment: None, database_url: str, arguments: list[str]
@@ -390,18 +528,18 @@ def test_ctrl_c_is_one_line(clean_environment: None, database_url: str, tmp_path
     (tmp_path / "slow_tools.py").write_text(
         "import sys, time\nprint('ready', flush=True)\ntime.sleep(60)\n", encoding="utf-8"
     )
-    running = subprocess.Popen(
+    with started(
         command("sync", "slow_tools:X"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(database_url),
-    )
-    assert running.stderr is not None
-    assert running.stderr.readline() == "ready\n"
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    ) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline() == "ready\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
     assert (running.returncode, out, err) == (130, "", "toolrag: interrupted\n")
 
 
@@ -419,8 +557,8 @@ def test_a_bug_is_one_line_without_debug_and_a_traceback_with_it(
     assert with_traceback.code == 70
     assert "Traceback (most recent call last)" in with_traceback.err
     assert with_traceback.err.splitlines()[-1].startswith("toolrag: internal error: KeyError")
-    expected = toolrag("--debug", "tools", "show", "nothing")
-    assert expected.code == 1
+    expected = toolrag("--debug", "search", " ")
+    assert expected.code == 2
     assert "Traceback (most recent call last)" in expected.err
 
 

@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import psycopg
 import pytest
 
 from registry.tables import SCHEMA_REVISION
-from tests.support.command_line import Run
+from tests.support.command_line import Run, started
 from tests.support.databases import psycopg_url
 from tests.support.openai_client import see_only_localhost
 from tests.support.openai_server import EmbeddingFault, OpenAIServer
@@ -158,9 +160,10 @@ def test_the_life_of_a_registry(
 
     reverted = toolrag("embeddings", "revert", "--yes")
     assert reverted.out.endswith("(512 dimensions) serves searches again.\n")
-    assert "Set TOOLRAG_EMBEDDING_MODEL=builtin for every process" in reverted.err
+    stored_name = "builtin:use-multilingual-v3"
+    assert f"Set TOOLRAG_EMBEDDING_MODEL={stored_name} for every process" in reverted.err
     assert toolrag("search", "weather in a city").code == 4
-    monkeypatch.setenv("TOOLRAG_EMBEDDING_MODEL", "builtin")
+    monkeypatch.setenv("TOOLRAG_EMBEDDING_MODEL", stored_name)
     assert "get_weather" in toolrag("search", "weather in a city").out
 
     pruned = toolrag("embeddings", "prune", "--yes")
@@ -362,7 +365,7 @@ def test_the_advice_of_a_mismatch_leads_out_of_it(
     change_code("TOOLS = [", "TOOLS = [subtract, ")
     assert toolrag("sync", "shop_tools:TOOLS").code == 0
     incomplete = toolrag("embeddings", "revert", "--yes")
-    assert "1 tools have no vector of builtin:use-multilingual-v3" in incomplete.error
+    assert "1 tool has no vector of builtin:use-multilingual-v3" in incomplete.error
     assert sets(toolrag) == [(2, "active", 64, 4), (1, "retired", 512, 3)]
     answer(monkeypatch, "y\n")
     back = toolrag(*advised(incomplete.error))
@@ -472,7 +475,8 @@ def test_questions_need_the_model_in_use(
     monkeypatch.setenv("TOOLRAG_EMBEDDING_MODEL", NEW_MODEL)
     refused = toolrag(*migrate)
     assert refused.code == 2
-    assert "`toolrag --embedding-model builtin embeddings migrate ...`" in refused.error
+    stored_name = "builtin:use-multilingual-v3"
+    assert f"`toolrag --embedding-model {stored_name} embeddings migrate ...`" in refused.error
     assert server.requests == []  # said before hours of embedding
     compared = document(toolrag, "--embedding-model", "builtin", *migrate)["comparison"]
     assert (compared["questions"], compared["k"], compared["recall_after"]) == (1, 5, None)
@@ -492,9 +496,11 @@ def test_one_migration_at_a_time(toolrag: Run, server: OpenAIServer, database_ur
     assert stored(database_url) == before
 
 
-def process(url: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command in a process of its own."""
-    return subprocess.Popen(
+def process(
+    url: str, *arguments: str, **options: Any
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a command in a process of its own."""
+    return started(
         [sys.executable, "-m", "agent.cli", *arguments],
         env={**os.environ, "TOOLRAG_DATABASE_URL": url, "PYTHONPATH": str(ROOT)},
         **options,
@@ -509,10 +515,11 @@ def test_a_migration_that_was_interrupted_goes_on_where_it_stopped(
     hold = threading.Event()
     server.fail_embeddings(None, None, None, EmbeddingFault(kind="hold", hold=hold))
     migrate = ("embeddings", "migrate", "--to", NEW_MODEL, "--yes")
-    running = process(database_url, *migrate, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert server.holding.acquire(timeout=60)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with process(database_url, *migrate, **pipes) as running:
+        assert server.holding.acquire(timeout=60)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
     hold.set()
     assert (running.returncode, out) == (130, b"")
     assert err.decode().splitlines() == [
@@ -535,25 +542,136 @@ def test_at_a_terminal_progress_is_drawn_and_the_switch_is_asked_for(
     monkeypatch.setenv("TERM", "xterm-256color")
     keyboard, terminal = pty.openpty()
     try:
-        running = process(
+        with process(
             database_url,
             *("embeddings", "migrate", "--to", NEW_MODEL),
             stdin=terminal,
             stdout=subprocess.PIPE,
             stderr=terminal,
-        )
-        os.close(terminal)
-        seen = b""
-        while b"[y/N]" not in seen:
-            seen += os.read(keyboard, 4096)
-        os.write(keyboard, b"y\n")
-        assert running.stdout is not None
-        out = running.stdout.read()
-        assert running.wait(timeout=60) == 0
-        running.stdout.close()
+        ) as running:
+            os.close(terminal)
+            seen = b""
+            while b"[y/N]" not in seen:
+                seen += os.read(keyboard, 4096)
+            os.write(keyboard, b"y\n")
+            out, _ = running.communicate(timeout=60)
+            assert running.returncode == 0
     finally:
         os.close(keyboard)
     assert b"Embedding" in seen
     assert b"3/3" in seen
     assert out == f"3 texts embedded with {NEW_MODEL} (64 dimensions).\n".encode()
     assert sets(toolrag)[0] == (2, "active", 64, 3)
+
+
+NAMED = '''
+from langchain_core.tools import tool
+
+@tool("münze")
+def toss(times: int) -> str:
+    """Toss a coin some times."""
+    return "heads"
+
+@tool("x" * 65)
+def long_one(times: int) -> str:
+    """Roll a die some times."""
+    return "six"
+
+TOOLS = [toss, long_one]
+'''
+COIN = "m_nze_c64abdbb"
+
+
+def test_a_tool_is_shown_and_found_under_both_its_names(toolrag: Run) -> None:
+    Path("named_tools.py").write_text(NAMED, encoding="utf-8")
+    synced = toolrag("sync", "named_tools:TOOLS")
+    assert f"under names that models take: münze as {COIN}, {'x' * 65} as {'x' * 55}_" in synced.out
+    assert "under names" not in toolrag("sync", "named_tools:TOOLS").out, "said once"
+    heading, line = toolrag("tools", "list").out.splitlines()[:2]
+    assert heading.split()[:3] == ["NAME", "DISPLAY", "NAME"]
+    assert line.split()[:2] == [COIN, "münze"]
+
+    # However the ü was typed.
+    for typed in (COIN, "münze", unicodedata.normalize("NFD", "münze")):
+        shown = toolrag("tools", "show", typed)
+        assert shown.out.splitlines()[0].split() == ["name", COIN]
+        assert (f"is registered as {COIN}" in shown.err) == (typed != COIN)
+    assert toolrag("tools", "update", "münze", "--category", "games").code == 0
+    assert toolrag("tools", "history", "münze").out.splitlines()[1].startswith("      2")
+    assert "games" in toolrag("tools", "diff", "münze", "1").out
+    assert toolrag("tools", "rollback", "münze", "1").out.startswith(f"{COIN} is at version 3")
+    assert toolrag("tools", "deactivate", "münze").out == f"{COIN} is inactive now.\n"
+    assert toolrag("tools", "activate", "münze").out == f"{COIN} is active now.\n"
+
+    # A registered name comes before a display name, and two of one kind are not guessed between.
+    toolrag("tools", "update", long_name(toolrag), "--display-name", "münze")
+    both = toolrag("tools", "purge", "münze", "--yes")
+    assert (both.code, "2 tools are displayed as 'münze'" in both.error) == (1, True)
+    toolrag("tools", "update", long_name(toolrag), "--display-name", COIN)
+    assert document(toolrag, "tools", "show", COIN)["description"] == "Toss a coin some times."
+    assert toolrag("tools", "purge", "münze", "--yes").out.startswith(f"Removed {COIN} ")
+
+
+def long_name(toolrag: Run) -> str:
+    names = [tool["tool_name"] for tool in document(toolrag, "tools", "list")]
+    return next(name for name in names if name.startswith("xxx"))
+
+
+def test_names_with_a_mere_prefix_are_not_worth_a_line(toolrag: Run) -> None:
+    synced = toolrag("sync", "shop_tools:TOOLS", "--origin", "mcp:shop")
+    assert synced.out == "3 added, 0 updated, 0 unchanged (3 embedded)\n"
+    assert document(toolrag, "sync", "shop_tools:TOOLS")["display_names"] == {}
+    assert "DISPLAY NAME" in toolrag("tools", "list").out
+
+
+def test_a_dry_run_says_all_and_writes_nothing(
+    toolrag: Run, server: OpenAIServer, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLRAG_EMBEDDING_MODEL", NEW_MODEL)
+    Path("named_tools.py").write_text(NAMED, encoding="utf-8")
+    first = toolrag("sync", "named_tools:TOOLS", "--dry-run")
+    assert first.code == 0, first.err
+    assert first.out.startswith("2 to add, 0 to update, 0 unchanged (at most 2 texts to embed)\n")
+    assert f"Would be registered under names that models take: münze as {COIN}, " in first.out
+    assert "Nothing was embedded or written." in first.err
+    assert (stored(database_url), server.embedding_requests) == ([[], [], [], [], []], [])
+
+    toolrag("sync", "shop_tools:TOOLS")
+    toolrag("tools", "update", "get_stock_price", "--category", "money")
+    change_code(WEATHER, "Tell whether it rains in a city.")
+    before, asked = stored(database_url), len(server.embedding_requests)
+    for more in ([], ["--missing", "deactivate"], ["--overwrite-edits"]):
+        plan = document(toolrag, "sync", "shop_tools:BARE", "--dry-run", *more)
+        edits = ["get_stock_price"]
+        assert (plan["added"], plan["updated"], plan["to_embed"]) == ([], ["get_weather"], 1)
+        assert list(plan["failed"]) == ["undescribed"]
+        assert plan["missing"] == ["add_numbers", *edits]
+        assert plan["deactivated"] == (plan["missing"] if "deactivate" in more else [])
+    shown = toolrag("sync", "shop_tools:TOOLS", "--dry-run", "--missing", "deactivate")
+    assert shown.code == 0
+    assert "0 to add, 1 to update, 1 unchanged, 1 edited, 0 to" not in shown.out
+    assert "Would update: get_weather\n" in shown.out
+    assert "Edited in the registry, would be left so: get_stock_price" in shown.out
+    failing = toolrag("sync", "shop_tools:BARE", "--dry-run", "--missing", "deactivate")
+    assert failing.code == 1
+    assert "would be switched off: add_numbers, get_stock_price" in failing.out
+    assert (stored(database_url), len(server.embedding_requests)) == (before, asked)
+
+
+def test_a_sync_that_waits_says_so_once(
+    toolrag: Run, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLRAG_LEASE_WAIT_S", "1")
+    lease = "INSERT INTO tool_lease VALUES ('sync:default', 'elsewhere', now() + interval '1 hour')"
+    with psycopg.connect(psycopg_url(database_url), autocommit=True) as connection:
+        connection.execute(lease)
+    waited = toolrag("sync", "shop_tools:TOOLS")
+    assert waited.code == 1
+    line = "Waiting for the sync of namespace 'default' by another process ..."
+    assert waited.err.splitlines()[0] == line
+    assert waited.err.count("Waiting for") == 1
+    again = toolrag("sync", "shop_tools:TOOLS")
+    assert again.err.count("Waiting for") == 1
+    with psycopg.connect(psycopg_url(database_url), autocommit=True) as connection:
+        connection.execute("DELETE FROM tool_lease")
+    assert "Waiting" not in toolrag("sync", "shop_tools:TOOLS").err

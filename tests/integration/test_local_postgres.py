@@ -97,6 +97,17 @@ def is_gone(pid: int) -> bool:
     return after_name.split()[0] == "Z"  # ended, and init has not got round to it
 
 
+def watchers(data_dir: Path) -> list[int]:
+    """Return the processes that wait for the last user's end."""
+    found: list[int] = []
+    for process_dir in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            arguments = (process_dir / "cmdline").read_bytes().split(b"\0")
+            if os.fsencode(data_dir / "users.lock") in arguments:
+                found.append(int(process_dir.name))
+    return found
+
+
 class Child:
     """A Python process that runs code and then what it is told, line by line."""
 
@@ -137,12 +148,45 @@ class Child:
 SERVE = """
 import sys
 from registry.local_postgres import LocalPostgres
-pg = LocalPostgres(sys.argv[1], settings={"fsync": "off"}).start()
+shared = sys.argv[2:] == ["shared"]
+pg = LocalPostgres(sys.argv[1], settings={"fsync": "off"}).start(shared=shared)
 print(pg.owned, flush=True)
 for line in sys.stdin:
     getattr(pg, line.strip())()
     print(pg.owned, flush=True)
 """
+
+
+HOME_OF_ACCOUNT = Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+
+@pytest.mark.parametrize(
+    ("home", "expected"), [("/home/ada", Path("/home/ada")), ("", HOME_OF_ACCOUNT)]
+)
+def test_an_empty_home_is_that_of_the_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str, expected: Path
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.chdir(tmp_path)
+    assert default_data_dir(environ={"HOME": home}).is_relative_to(expected)
+    assert LocalPostgres("~/of mine").data_dir == (expected / "of mine").resolve()
+    monkeypatch.setenv("XDG_DATA_HOME", "")
+    for empty in (None, ""):
+        assert LocalPostgres(empty).data_dir == default_data_dir().resolve()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_home_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_account(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(accounts.pwd, "getpwuid", no_account)
+    monkeypatch.setenv("HOME", "")
+    for make in (lambda: default_data_dir(environ={}), lambda: LocalPostgres("~/x")):
+        with pytest.raises(LocalPostgresError, match=r"no home folder.*--data-dir, or set HOME"):
+            make()
+    with pytest.raises(LocalPostgresError, match="~no-such-user in ~no-such-user/x is no home"):
+        LocalPostgres("~no-such-user/x")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +329,17 @@ with local_postgres.LocalPostgres(settings={"fsync": "off"}) as pg:
         expected = home / ".local" / "share" / "toolrag" / "postgres"
         assert child.read() == f"{expected} {nobody.pw_uid} True"
         assert child.process.wait(30) == 0
+
+
+def test_a_user_without_a_name_is_told_so(new_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nameless = 54_321
+    monkeypatch.setattr(os, "geteuid", lambda: nameless)
+    with pytest.raises(LocalPostgresError, match=r"uid 54321, which has no account here") as told:
+        LocalPostgres(new_dir).start()
+    assert "--database-url" in str(told.value)
+    assert "room" not in str(told.value)
+    monkeypatch.undo()
+    assert sorted(path.name for path in new_dir.iterdir()) == ["server.lock", "users.lock"]
 
 
 @as_root
@@ -570,7 +625,7 @@ except LocalPostgresError as error:
         assert child.process.wait(30) == 0
     assert "could not be made" in message
     assert "--data-dir" in message
-    assert sorted(path.name for path in data_dir.iterdir()) == ["server.lock"]
+    assert sorted(path.name for path in data_dir.iterdir()) == ["server.lock", "users.lock"]
     with LocalPostgres(data_dir, settings=FAST) as pg:
         assert ask(pg.url, "SELECT 1") == 1
 
@@ -587,7 +642,8 @@ def test_a_full_file_system_is_named_as_the_reason(open_dir: Path) -> None:
             LocalPostgres(disk / "pg").start()
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 1_000
-        assert sorted(path.name for path in (disk / "pg").iterdir()) == ["server.lock"]
+        left = sorted(path.name for path in (disk / "pg").iterdir())
+        assert left == ["server.lock", "users.lock"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -694,6 +750,124 @@ pg.stop()
     assert before.owner_pid is None
     wait_until(lambda: is_gone(before.pid or 0), "it has ended")
     assert not LocalPostgres(data_dir).status().running
+
+
+def test_a_shared_server_ends_with_its_last_user(data_dir: Path) -> None:
+    with Child(SERVE, data_dir, "shared") as first, Child(SERVE, data_dir, "shared") as second:
+        assert (first.read(), second.read()) == ("False", "False")
+        status = LocalPostgres(data_dir).status()
+        assert (status.running, status.shared, status.owner_pid) == (True, True, None)
+        first.tell("stop")
+        first.read()
+        # Whoever uses it counts, also a program that would own a server it had started.
+        with LocalPostgres(data_dir) as attached:
+            second.tell("stop")
+            second.read()
+            assert ask(attached.url, "SELECT 1") == 1
+            assert server_pid(data_dir) == status.pid
+        assert is_gone(status.pid or 0), "before the last user goes on"
+        # An owned one, although the shared one left its mark.
+        with LocalPostgres(data_dir, settings=FAST) as owner:
+            with LocalPostgres(data_dir).start(shared=True):
+                pass
+            assert owner.owned
+            assert ask(owner.url, "SELECT 1") == 1
+
+
+def test_users_of_a_shared_server_that_leave_at_once_leave_none(data_dir: Path) -> None:
+    for _ in range(5):
+        users = [LocalPostgres(data_dir, settings=FAST) for _ in range(12)]
+        with ThreadPoolExecutor(len(users)) as pool:
+            list(pool.map(lambda user: user.start(shared=True), users))
+            pid = server_pid(data_dir)
+            list(pool.map(lambda user: user.stop(), users))
+        assert is_gone(pid)
+
+
+def test_who_comes_while_the_last_user_leaves_gets_a_server(data_dir: Path) -> None:
+    def come_and_go(_: int) -> object:
+        user = LocalPostgres(data_dir, settings=FAST).start(shared=True)
+        try:
+            return ask(user.url, "SELECT 1")
+        finally:
+            user.stop()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(come_and_go, range(24))) == {1}
+    assert LocalPostgres(data_dir).status().pid is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the next user ends it")
+def test_a_shared_server_ends_when_all_its_users_are_killed(data_dir: Path) -> None:
+    with Child(SERVE, data_dir, "shared") as starter, Child(SERVE, data_dir, "shared") as other:
+        assert (starter.read(), other.read()) == ("False", "False")
+        pid = server_pid(data_dir)
+        assert len(watchers(data_dir)) == 1
+        starter.kill()
+        # An end that the starter's death had caused would be over by the time this returns.
+        with connect(LocalPostgres(data_dir).status().url or "") as connected:
+            connected.execute("SELECT pg_sleep(0.3)")
+        other.kill()
+        # At once, while the old server may still be shutting down.
+        with LocalPostgres(data_dir, settings=FAST).start(shared=True) as pg:
+            assert ask(pg.url, "SELECT 1") == 1
+        wait_until(lambda: is_gone(pid), "the server has ended")
+    assert LocalPostgres(data_dir).status().pid is None
+    wait_until(lambda: watchers(data_dir) == [], "nobody watches any more")
+
+
+def test_a_shared_server_that_is_asked_to_stay_stays(data_dir: Path) -> None:
+    with Child(SERVE, data_dir, "shared") as user:
+        assert user.read() == "False"
+        LocalPostgres(data_dir).start(detached=True).stop()
+        status = LocalPostgres(data_dir).status()
+        assert (status.running, status.shared) == (True, False)
+        user.tell("stop")
+        user.read()
+        assert server_pid(data_dir) == status.pid
+        user.tell("start")
+        user.read()
+        user.kill()
+    with LocalPostgres(data_dir).start(shared=True) as pg:
+        assert ask(pg.url, "SELECT 1") == 1
+    assert server_pid(data_dir) == status.pid
+
+
+def test_a_start_that_fails_leaves_no_user(data_dir: Path) -> None:
+    refused = LocalPostgres(data_dir, settings={"no_such_setting": "1"})
+    with pytest.raises(LocalPostgresError, match="no_such_setting"):
+        refused.start(shared=True)
+    with process.exclusive_lock(data_dir / "users.lock", timeout_s=5):
+        pass
+
+
+def test_a_start_waits_for_the_end_of_a_server_without_users(new_dir: Path) -> None:
+    new_dir.mkdir()
+    with (
+        process.exclusive_lock(new_dir / "users.lock", timeout_s=1),
+        pytest.raises(LocalPostgresError, match=r"ending for more than 0\.1 s"),
+    ):
+        LocalPostgres(new_dir, start_timeout_s=0.1).start(shared=True)
+
+
+def test_a_forked_child_neither_uses_nor_leaves_a_shared_server(data_dir: Path) -> None:
+    code = """
+import os, sys
+from registry.local_postgres import LocalPostgres
+pg = LocalPostgres(sys.argv[1], settings={"fsync": "off"}).start(shared=True)
+pid = os.fork()
+if pid == 0:
+    pg.stop()
+    sys.exit()
+os.waitpid(pid, 0)
+with LocalPostgres(sys.argv[1]).start(shared=True):
+    pass
+print(pg.status().running, flush=True)
+"""
+    with Child(code, data_dir) as user:
+        assert user.read() == "True"
+        assert user.process.wait(30) == 0
+    assert LocalPostgres(data_dir).status().pid is None
 
 
 def test_a_server_is_taken_from_its_live_owner_when_asked_for(data_dir: Path) -> None:

@@ -178,7 +178,7 @@ def test_vec_4_the_settings_of_a_search_end_with_it(indexed_url: str) -> None:
     settings = RegistrySettings(pool_size=1, max_overflow=0)
     with ToolRegistry(indexed_url, embeddings=NumberedEmbeddings(), settings=settings) as one:
         assert len(names(one, 100)) == 100
-        with one._connection() as connection:
+        with one._engine.connect() as connection:
             for setting, default in (
                 ("hnsw.ef_search", "40"),
                 ("hnsw.iterative_scan", "off"),

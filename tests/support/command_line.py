@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.cli.main import main
 
-__all__ = ["TOOLS", "Ended", "Run", "clean_environment", "cli", "toolrag"]
+__all__ = ["TOOLS", "Ended", "Run", "clean_environment", "cli", "started", "toolrag"]
 
 TOOLS = '''
 from langchain_core.tools import tool
@@ -58,6 +62,22 @@ class Ended:
 
 
 Run = Callable[..., Ended]
+
+
+@contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that heeds SIGINT even where the tests run without it, and is gone afterwards."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        # An ignored signal stays ignored in a child; one that is handled is reset there.
+        process = subprocess.Popen(command, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture

@@ -34,6 +34,11 @@ def test_only_yes_is_consent(
     assert captured.err.rstrip("\n") == "Remove \\x1b[31mx? [y/N] "
 
 
+def test_an_answer_that_is_no_text_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y\xff\n"), "utf-8"))
+    assert agreed("Remove x?", yes=False) is False
+
+
 @pytest.mark.parametrize("stdin", [None, io.StringIO("y\n")])
 def test_without_a_terminal_consent_comes_with_the_command(
     monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO | None

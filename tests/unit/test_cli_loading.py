@@ -113,6 +113,42 @@ def test_what_a_reference_may_name(
             "is a file name. Give the module's name, for example tools",
         ),
         ("user_x:X", "X = lambda: None", "user_x:X is of type NoneType; it must be"),
+        (
+            "user_ga:X",
+            "def tools():\n    yield add\n    raise RuntimeError('half\\nway')\nX = tools()",
+            "user_ga:X failed when its tools were listed: RuntimeError: half way",
+        ),
+        (
+            "user_gb:X",
+            "def X():\n    yield add\n    raise SystemExit(3)",
+            "user_gb:X failed when its tools were listed: SystemExit: 3",
+        ),
+        (
+            "user_gc:X",
+            "class Tools:\n    def __iter__(self):\n        return 1 / 0\nX = Tools()",
+            "user_gc:X failed when its tools were listed: ZeroDivisionError: division by zero",
+        ),
+        (
+            "user_gd:X.tools",
+            "class Lazy:\n    @property\n    def tools(self):\n        return 1 / 0\nX = Lazy()",
+            "user_gd:X.tools failed: ZeroDivisionError",
+        ),
+        (
+            "user_ge:X.tools",
+            "class Lazy:\n    @property\n    def tools(self):\n        return self.t\nX = Lazy()",
+            "user_ge:X.tools failed: AttributeError: 'Lazy' object has no attribute 't'",
+        ),
+        (
+            "user_gf:X",
+            "def __getattr__(name):\n    raise ImportError('no extra')",
+            "user_gf:X failed: ImportError: no extra",
+        ),
+        (
+            "user_gg:X",
+            "class Mute(Exception):\n    def __str__(self):\n        raise self\n"
+            "def X():\n    raise Mute",
+            "user_gg:X() failed: Mute",
+        ),
     ],
 )
 def test_a_bad_reference_is_one_clear_line(
@@ -130,6 +166,11 @@ def test_a_bad_reference_is_one_clear_line(
     ("body", "error", "message"),
     [
         ("X = [add, 5]", InvalidToolError, "item 2 of user_y:X is of type int"),
+        (
+            "class Odd:\n    def __repr__(self):\n        return 1 / 0\nX = [add, Odd()]",
+            InvalidToolError,
+            "item 2 of user_y:X is of type Odd",
+        ),
         ("def bare(a: int) -> int:\n    return a\nX = [bare]", InvalidToolError, "no description"),
         ("X = [add, add]", DuplicateToolError, "Two tools are named 'add'"),
         ("X = [ToolSpec(tool_name='x', description='y')]", CliError, "cannot run"),

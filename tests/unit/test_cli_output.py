@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -20,9 +21,10 @@ from agent.cli.output import (
     without_controls,
     without_secrets,
 )
-from agent.cli.sync import summary
+from agent.cli.sync import plan_summary, summary
 from agent.cli.tools import argument_rows
-from registry.types import SyncReport
+from registry.sync import Change, SyncPlan
+from registry.types import SyncReport, ToolSpec
 
 
 class Terminal(io.StringIO):
@@ -149,6 +151,7 @@ def test_notes_and_progress_stay_off_stdout(capsys: pytest.CaptureFixture[str]) 
         (errors.SchemaVersionError(found=None, expected="1", advice="x"), DATABASE),
         (errors.RegistryError("x"), DATABASE),
         (errors.RegistryBusyError("x"), FAILURE),
+        (errors.IncompleteEmbeddingsError("m", "m", tool_names=["t"]), FAILURE),
         (errors.VersionConflictError("t", expected=1, found=2), FAILURE),
         (errors.VersionNotFoundError("t", 9, known=[1]), FAILURE),
         (errors.LocalPostgresError("x"), DATABASE),
@@ -173,6 +176,39 @@ def test_sync_summary() -> None:
     report = SyncReport(edited=["a"], missing=["b"], deactivated=["b"], reused=2)
     expected = "0 added, 0 updated, 0 unchanged, 1 edited, 1 deactivated (0 embedded, 2 reused)"
     assert summary(report) == expected
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda output: output.text("one\ntwo"),
+        lambda output: output.parts(("one", "dim"), ("two", "")),
+        lambda output: output.rule("one"),
+        lambda output: output.table(["one"], [["two"]]),
+        lambda output: output.json(["one"]),
+    ],
+)
+def test_each_piece_reaches_a_pipe_at_once(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[Output], None]
+) -> None:
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, "utf-8"))
+    write(Output())
+    assert pipe.getvalue().lower().startswith((b"one", b"== one", b"[\n"))
+
+
+def test_plan_summary() -> None:
+    plan = SyncPlan(specs=[], failed={})
+    assert plan_summary(plan, deactivate=False) == (
+        "0 to add, 0 to update, 0 unchanged (0 texts to embed)"
+    )
+    plan.added, plan.missing, plan.failed["b"] = ["a"], ["c", "d"], "no description"
+    plan.embed = [Change(spec=ToolSpec(tool_name="a", description="x"))]
+    assert plan_summary(plan, deactivate=True) == (
+        "1 to add, 0 to update, 0 unchanged, 1 cannot be registered, 2 to deactivate "
+        "(at most 1 text to embed)"
+    )
+    assert "2 missing" in plan_summary(plan, deactivate=False)
 
 
 def test_counted() -> None:

@@ -117,7 +117,7 @@ def test_data_outlives_the_container() -> None:
 
 
 def test_image_installs_the_tested_versions_and_runs_unprivileged() -> None:
-    assert "--constraint constraints.txt '.[local]'" in DOCKERFILE
+    assert "--constraint constraints.txt '.[local-embeddings]'" in DOCKERFILE
     steps = [line.split()[0] for line in DOCKERFILE.splitlines() if line[:1].isupper()]
     assert steps.index("USER") < steps.index("ENTRYPOINT")
     assert "USER root" not in DOCKERFILE

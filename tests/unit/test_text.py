@@ -18,7 +18,7 @@ from registry.text import (
     legal_name,
     model_facing_description,
     nearest_names,
-    source_hash,
+    text_hash,
 )
 from registry.types import ToolSpec
 
@@ -165,8 +165,10 @@ class TestTextsOfATool:
         second = first.replace(args_schema={"b": 3, "a": {"y": 2, "x": 1}})
         assert content_hash(first) == content_hash(second)
 
-    def test_a_source_hash_is_of_the_text_alone(self) -> None:
-        assert source_hash("ü") == source_hash("ü") != source_hash("u")
+    def test_a_text_hash_is_of_the_text_to_embed_alone(self) -> None:
+        spec = ToolSpec(tool_name="t", description="ü")
+        assert text_hash(spec) == text_hash(spec.replace(category="other", read_only=True))
+        assert text_hash(spec) != text_hash(spec.replace(description="u"))
 
 
 class TestModelFacingDescription:

@@ -1,0 +1,40 @@
+"""Says on stderr that a command waits for another process, so that it does not seem to hang."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+
+__all__ = ["WaitNotice"]
+
+_LOGGER = "registry.store"
+_EVENT = "lease_wait"
+
+
+class WaitNotice(logging.Handler):
+    """Turns the registry's event of waiting into one line, once for each thing waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.INFO)
+        self._said: set[str] = set()
+
+    def attach(self) -> None:
+        """Listen to the registry; in place of an earlier one of this process."""
+        logger = logging.getLogger(_LOGGER)
+        for handler in list(logger.handlers):
+            if isinstance(handler, WaitNotice):
+                logger.removeHandler(handler)
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line of an event, unless it was printed."""
+        lease = str(getattr(record, "lease", ""))
+        if record.msg != _EVENT or lease in self._said:
+            return
+        self._said.add(lease)
+        kind, _, namespace = lease.partition(":")
+        what = f"the sync of namespace {namespace!r}" if kind == "sync" else f"the work on {kind}"
+        with contextlib.suppress(OSError):
+            print(f"Waiting for {what} by another process ...", file=sys.stderr, flush=True)
