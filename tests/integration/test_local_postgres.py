@@ -765,7 +765,7 @@ def test_a_shared_server_ends_with_its_last_user(data_dir: Path) -> None:
             second.read()
             assert ask(attached.url, "SELECT 1") == 1
             assert server_pid(data_dir) == status.pid
-        assert is_gone(status.pid or 0), "before the last user goes on"
+        assert LocalPostgres(data_dir).status().pid is None, "before the last user goes on"
         # An owned one, although the shared one left its mark.
         with LocalPostgres(data_dir, settings=FAST) as owner:
             with LocalPostgres(data_dir).start(shared=True):
@@ -779,9 +779,9 @@ def test_users_of_a_shared_server_that_leave_at_once_leave_none(data_dir: Path) 
         users = [LocalPostgres(data_dir, settings=FAST) for _ in range(12)]
         with ThreadPoolExecutor(len(users)) as pool:
             list(pool.map(lambda user: user.start(shared=True), users))
-            pid = server_pid(data_dir)
+            assert LocalPostgres(data_dir).status().running
             list(pool.map(lambda user: user.stop(), users))
-        assert is_gone(pid)
+        assert LocalPostgres(data_dir).status().pid is None
 
 
 def test_who_comes_while_the_last_user_leaves_gets_a_server(data_dir: Path) -> None:
