@@ -37,8 +37,9 @@ lint: $(STAMP) ## Check style and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m pyright --pythonpath $(PY)
 
-format: $(STAMP) ## Format the code and mend what ruff can mend
+format: $(STAMP) ## Format the code, mend what ruff can mend, make the sync registry from the async one
 	@$(PY) -m ruff check --fix .
+	@$(PY) -m scripts.make_sync
 	@$(PY) -m ruff format .
 
 bench: $(STAMP) ## Run the benchmarks

@@ -24,7 +24,6 @@ from typing import Any
 import psycopg
 from langchain_postgres import PGEngine, PGVectorStore
 from langchain_postgres.v2.indexes import HNSWQueryOptions
-from sqlalchemy import event
 
 from benchmarks.prepared import INDEX_FROM, Prepare, dsn, prepare
 from registry import AsyncToolRegistry, RegistrySettings, ToolRegistry
@@ -66,15 +65,12 @@ class Captured:
     """The SQL that a search of `toolrag` sends: of its settings and of itself."""
 
     def __init__(self, registry: ToolRegistry, question: str) -> None:
-        sent: list[tuple[Any, Any]] = []
-
-        def keep(_c: Any, _cursor: Any, text: str, parameters: Any, *_: Any) -> None:
-            sent.append((text, parameters))
-
-        event.listen(registry._engine, "before_cursor_execute", keep)
-        registry.search(question, k=K, threshold=0)
-        event.remove(registry._engine, "before_cursor_execute", keep)
-        self.settings, (self.sql, self.parameters) = sent[0], sent[1]
+        registry.open()
+        settings, search = registry._search_settings(K), registry._search_statement()
+        self.settings = settings.sql, dict(settings.fixed)
+        vector = registry.embedder.embed_query(question)
+        self.sql = search.sql
+        self.parameters = {**search.fixed, **registry._search_parameters(vector, K)}
         self.vectors: dict[str, str] = {}
 
     def search(self, question: str) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from langchain_core.embeddings import Embeddings
 from sqlalchemy import Delete, Insert
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from registry import statements
 from registry.database import normalise_url
@@ -27,7 +27,7 @@ from registry.errors import (
     ToolNotFoundError,
 )
 from registry.settings import RegistrySettings
-from registry.statements import AnyRow, Rows
+from registry.statements import AnyRow, DriverStatement
 from registry.text import nearest_names, text_hash
 from registry.types import EmbeddingModel, EmbeddingModelRecord, ToolHit, ToolSpec
 
@@ -40,6 +40,7 @@ __all__ = [
     "Waiting",
     "Work",
     "index_refused",
+    "out_of_shared_memory",
 ]
 
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
@@ -70,11 +71,11 @@ class RegistryBase:
             cache_size=self.settings.query_cache_size,
         )
         self._model: tuple[int, EmbeddingModel] | None = None
-        self._searches: dict[int, tuple[Rows, Rows]] = {}
+        self._searches: dict[int, DriverStatement] = {}
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
-        self._settings_statements: dict[int, Rows] = {}
+        self._settings_statements: dict[int, DriverStatement] = {}
         self._closed = False
 
     @property
@@ -178,22 +179,23 @@ class RegistryBase:
                 specs.append(ToolSpec(tool_name=tool_name, **values))
         return [text_hash(spec) for spec in specs]
 
-    def _search_statements(self) -> tuple[Rows, Rows]:
-        """Return the (fast, exact) statements of the model in use, built once."""
+    def _search_statement(self) -> DriverStatement:
+        """Return the search of the model in use, built once."""
         assert self._model is not None
         model_id, model = self._model
         if model_id not in self._searches:
-            self._searches[model_id] = (
-                statements.nearest_tools(model_id, model.dimensions),
-                statements.nearest_tools_exactly(model_id, model.dimensions),
+            self._searches[model_id] = DriverStatement.of(
+                statements.nearest_tools(model_id, model.dimensions)
             )
         return self._searches[model_id]
 
-    def _search_settings(self, k: int) -> Rows:
+    def _search_settings(self, k: int) -> DriverStatement:
         ef_search = min(MAX_K, max(self.settings.ef_search, 2 * k))
         if ef_search not in self._settings_statements:
-            self._settings_statements[ef_search] = statements.set_search_settings(
-                ef_search=ef_search, statement_timeout_s=self.settings.statement_timeout_s
+            self._settings_statements[ef_search] = DriverStatement.of(
+                statements.set_search_settings(
+                    ef_search=ef_search, statement_timeout_s=self.settings.statement_timeout_s
+                )
             )
         return self._settings_statements[ef_search]
 
@@ -209,12 +211,9 @@ class RegistryBase:
             raise InvalidQueryError(f"threshold is {threshold}; relevance goes from 0 to 1.")
         return threshold
 
-    def _hits(self, rows: Sequence[AnyRow], threshold: float) -> list[ToolHit]:
+    def _hits(self, rows: Sequence[Mapping[str, Any]], threshold: float) -> list[ToolHit]:
         hits = [statements.tool_hit(row, rank) for rank, row in enumerate(rows, start=1)]
         return [hit for hit in hits if hit.relevance >= threshold]
-
-    def _wants_index(self, vectors: int | None) -> bool:
-        return (vectors or 0) >= self.settings.index_min_tools
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
         # A name may come from anywhere: a long or unprintable one is not repeated in full.
@@ -293,6 +292,11 @@ class Waiting:
             )
         self._pause_s = min(self._pause_s * 1.5, 1.0)
         return self._pause_s
+
+
+def out_of_shared_memory(error: OperationalError) -> bool:
+    """Return whether the workers of an index build found too small a /dev/shm, as in containers."""
+    return getattr(error.orig, "sqlstate", None) == "53100"
 
 
 def index_refused(error: ProgrammingError) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, create_engine
+import psycopg
+from sqlalchemy import Engine, NullPool, create_engine
 from sqlalchemy import exc as sa_exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -84,35 +85,44 @@ def display_url(url: str | URL) -> str:
     return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
-def _engine_options(settings: RegistrySettings) -> dict[str, Any]:
-    options = _pool_options(settings)
+def _engine_options(settings: RegistrySettings, *, pooled: bool) -> dict[str, Any]:
+    connect_args: dict[str, Any] = {
+        "connect_timeout": max(2, round(settings.connect_timeout_s)),
+        "application_name": "toolrag",
+    }
     if not settings.prepared_statements:
-        options["connect_args"]["prepare_threshold"] = None
-    return options
-
-
-def _pool_options(settings: RegistrySettings) -> dict[str, Any]:
+        connect_args["prepare_threshold"] = None
+    options: dict[str, Any] = {
+        "hide_parameters": True,  # questions and descriptions stay out of tracebacks
+        "connect_args": connect_args,
+    }
+    if not pooled:
+        return {"poolclass": NullPool, **options}
     return {
         "pool_size": settings.pool_size,
         "max_overflow": settings.max_overflow,
         "pool_timeout": settings.pool_timeout_s,
         "pool_pre_ping": True,
-        "hide_parameters": True,  # questions and descriptions stay out of tracebacks
-        "connect_args": {
-            "connect_timeout": max(2, round(settings.connect_timeout_s)),
-            "application_name": "toolrag",
-        },
+        **options,
     }
 
 
-def create_registry_engine(url: URL, settings: RegistrySettings) -> Engine:
-    """Return the registry's one engine and pool; nothing is connected yet."""
-    return create_engine(url, **_engine_options(settings))
+def create_registry_engine(url: URL, settings: RegistrySettings, *, pooled: bool = True) -> Engine:
+    """Return the registry's one engine and pool; nothing is connected yet.
+
+    Args:
+        url: As `normalise_url` returns it.
+        settings: Pool and time limits.
+        pooled: False for connections that are closed after use, and their settings with them.
+    """
+    return create_engine(url, **_engine_options(settings, pooled=pooled))
 
 
-def create_registry_engine_async(url: URL, settings: RegistrySettings) -> AsyncEngine:
-    """Return the async registry's one engine and pool; nothing is connected yet."""
-    return create_async_engine(url, **_engine_options(settings))
+def create_registry_engine_async(
+    url: URL, settings: RegistrySettings, *, pooled: bool = True
+) -> AsyncEngine:
+    """Async twin of `create_registry_engine`."""
+    return create_async_engine(url, **_engine_options(settings, pooled=pooled))
 
 
 @contextmanager
@@ -126,35 +136,36 @@ def translated_errors(url: URL) -> Generator[None]:
     """
     try:
         yield
+    except psycopg.Error as error:  # from a statement that went past SQLAlchemy
+        raise _translated(url, error) from error
     except sa_exc.TimeoutError as error:
         raise RegistryUnavailableError(
             f"All connections to {display_url(url)} are in use. Raise pool_size or max_overflow, "
             "or call fewer searches at once."
         ) from error
-    except (sa_exc.OperationalError, sa_exc.InterfaceError) as error:
-        state = getattr(error.orig, "sqlstate", None) or ""
+    except sa_exc.SQLAlchemyError as error:
+        raise _translated(url, getattr(error, "orig", None) or error) from error
+
+
+def _translated(url: URL, cause: BaseException) -> RegistryError:
+    """Return our error for one of the driver, or of SQLAlchemy where there is none beneath."""
+    if isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError)):
+        state = cause.sqlstate or ""
         # The driver gives no state where there was no connection; 57P: shut down or starting.
         if not state or state.startswith(("08", "57P")):
-            raise RegistryUnavailableError(
-                f"The database {display_url(url)} does not answer: {_reason(error)}. "
+            return RegistryUnavailableError(
+                f"The database {display_url(url)} does not answer: {_reason(cause)}. "
                 "Check the URL and that the server runs."
-            ) from error
+            )
         if state.startswith(_MAY_PASS):
-            raise RegistryUnavailableError(
-                f"The database {display_url(url)} stopped a statement: {_reason(error)}."
-            ) from error
-        raise _refused(url, error) from error
-    except sa_exc.SQLAlchemyError as error:
-        raise _refused(url, error) from error
+            return RegistryUnavailableError(
+                f"The database {display_url(url)} stopped a statement: {_reason(cause)}."
+            )
+    return RegistryError(f"The database {display_url(url)} refused a statement: {_reason(cause)}.")
 
 
-def _refused(url: URL, error: sa_exc.SQLAlchemyError) -> RegistryError:
-    return RegistryError(f"The database {display_url(url)} refused a statement: {_reason(error)}.")
-
-
-def _reason(error: sa_exc.SQLAlchemyError) -> str:
+def _reason(cause: BaseException) -> str:
     """First line of what the server said; never the statement or its parameters."""
-    cause = getattr(error, "orig", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     said = lines[0].rstrip(".") if lines else type(cause).__name__
     advice = _ADVICE.get(getattr(cause, "sqlstate", None) or "")

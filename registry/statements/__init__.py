@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from registry.statements._driver import DriverStatement
 from registry.statements._rows import AnyRow, Rows
 from registry.statements.index import (
     MAX_INDEXED_DIMENSIONS,
@@ -12,9 +13,11 @@ from registry.statements.index import (
     drop_index,
     index_name,
     index_state,
-    release_index_lock,
+    set_index_memory,
+    set_no_index_workers,
     set_statement_timeout,
     try_index_lock,
+    wait_in_transaction,
 )
 from registry.statements.leases import (
     release_lease,
@@ -71,6 +74,7 @@ __all__ = [
     "MAX_INDEXED_DIMENSIONS",
     "AnyRow",
     "CurrentTool",
+    "DriverStatement",
     "Rows",
     "activate_model",
     "active_model",
@@ -106,10 +110,11 @@ __all__ = [
     "nearest_tools_exactly",
     "newest_model",
     "record_purge",
-    "release_index_lock",
     "release_lease",
     "retire_active_model",
     "set_active",
+    "set_index_memory",
+    "set_no_index_workers",
     "set_search_settings",
     "set_statement_timeout",
     "store_vectors",
@@ -122,5 +127,6 @@ __all__ = [
     "tool_version",
     "tools_without_vector",
     "try_index_lock",
+    "wait_in_transaction",
     "write_tools",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import TextClause, func, select, text
+from sqlalchemy import Integer, Text, TextClause, cast, func, select, text
 
 from registry.migrate import HNSW_INDEX_PREFIX
 from registry.statements._rows import Rows
@@ -17,15 +17,20 @@ __all__ = [
     "drop_index",
     "index_name",
     "index_state",
-    "release_index_lock",
+    "set_index_memory",
+    "set_no_index_workers",
     "set_statement_timeout",
     "try_index_lock",
+    "wait_in_transaction",
 ]
 
 MAX_INDEXED_DIMENSIONS = 4_000  # pgvector's limit for an HNSW index on halfvec
 # Among 10,000 real tools the defaults (m 16, ef_construction 64, ef_search 40) give the exact top 5
 # for 80 of 100 questions; these with ef_search 200 for over 99.
 _HNSW_OPTIONS = {"m": 24, "ef_construction": 400}
+# A vector of 512 dimensions took 2.05 kB in the build: 1 kB of numbers, the rest are links.
+_LINKS_BYTES = 1_100
+_MAX_INDEX_MEMORY_BYTES = 1_000_000_000
 _HNSW_OPERATOR_CLASS = "halfvec_cosine_ops"
 
 
@@ -82,13 +87,40 @@ def drop_index(model_id: int) -> TextClause:
 
 
 def try_index_lock(model_id: int) -> Rows:
-    """Take the session's lock on making a model's index; false where another process has it."""
-    return select(func.pg_try_advisory_lock(func.hashtext("toolrag_index"), model_id))
+    """Lock the making of a model's index until this transaction ends; false where it is locked.
+
+    A transaction's lock holds behind a pooler as well, where a session's may be left behind.
+    """
+    return select(func.pg_try_advisory_xact_lock(func.hashtext("toolrag_index"), model_id))
 
 
-def release_index_lock(model_id: int) -> Rows:
-    """Give that lock back."""
-    return select(func.pg_advisory_unlock(func.hashtext("toolrag_index"), model_id))
+def wait_in_transaction() -> TextClause:
+    """Let this transaction be idle as long as it takes, and hold no snapshot meanwhile.
+
+    The portal of a SELECT keeps its snapshot until the next statement, and an index that is made
+    concurrently waits for every snapshot older than itself: this one needs none.
+    """
+    return text("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+def set_index_memory(vectors: int, dimensions: int) -> Rows:
+    """Let this session build an index of so many vectors in memory, up to 1 GB.
+
+    A build that outgrows its memory is 4 to 5 times slower; less than the server's own setting is
+    never asked for.
+    """
+    needed = vectors * (2 * dimensions + _LINKS_BYTES)
+    kilobytes = cast(min(needed, _MAX_INDEX_MEMORY_BYTES) // 1_024 + 1, Integer)
+    present = cast(
+        func.pg_size_bytes(func.current_setting("maintenance_work_mem")) / 1_024, Integer
+    )
+    wanted = cast(func.greatest(kilobytes, present), Text)
+    return select(func.set_config("maintenance_work_mem", wanted, False))
+
+
+def set_no_index_workers() -> Rows:
+    """Let this session build an index alone: its workers share memory, and that may be short."""
+    return select(func.set_config("max_parallel_maintenance_workers", "0", False))
 
 
 def analyze() -> tuple[TextClause, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy import (
     ColumnElement,
@@ -12,11 +15,12 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal_column,
     select,
     union_all,
 )
 
-from registry.statements._rows import AnyRow, Rows, values_of
+from registry.statements._rows import Rows
 from registry.tables import tool_embedding, tool_registry
 from registry.types import ToolHit
 
@@ -103,9 +107,9 @@ def nearest_tools_exactly(model_id: int, dimensions: int) -> Rows:
     return _nearest_of(measured)
 
 
-def tool_hit(row: AnyRow, rank: int) -> ToolHit:
+def tool_hit(row: Mapping[str, Any], rank: int) -> ToolHit:
     """Return the hit of a search row; relevance is 1 - distance, within 0 to 1."""
-    values = values_of(row)
+    values = dict(row)
     distance = max(0.0, float(values.pop("distance")))
     return ToolHit(**values, rank=rank, distance=distance, relevance=max(0.0, 1.0 - distance))
 
@@ -147,9 +151,7 @@ def _distance(dimensions: int) -> ColumnElement[float]:
 
 
 def _of_model(model_id: int) -> ColumnElement[bool]:
-    return tool_embedding.c.embedding_model_id == bindparam(
-        "model_id", model_id, literal_execute=True
-    )
+    return tool_embedding.c.embedding_model_id == literal_column(f"{model_id:d}", Integer)
 
 
 def _visible() -> tuple[ColumnElement[bool], ...]:

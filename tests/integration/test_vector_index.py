@@ -11,13 +11,17 @@ import numpy as np
 import psycopg
 import pytest
 from langchain_core.embeddings import Embeddings
-from sqlalchemy import event
+from sqlalchemy import event, make_url
 
 from registry import Embedder, RegistrySettings, ToolRegistry, ToolSpec, migrate, statements
+from registry.base import INDEX_BUSY
 from registry.errors import ConfigurationError
 from registry.migrate import HNSW_INDEX_PREFIX
+from registry.statements import DriverStatement
+from registry.store._runtime import fetch
 from tests.support.catalogue import spec
 from tests.support.databases import Databases, psycopg_url
+from tests.support.interleaving import before_statement, each_statement
 
 DIMENSIONS = 64
 COUNT = 6_000
@@ -91,27 +95,24 @@ def names(registry: ToolRegistry, k: int) -> list[str]:
     return [hit.tool_name for hit in registry.search("at 0", k=k, threshold=0)]
 
 
-def plan_of(registry: ToolRegistry, statement: Any, k: int = 5) -> str:
+def plan_of(registry: ToolRegistry, statement: DriverStatement, k: int = 5) -> str:
     """Return the server's plan of the very SQL that a search sends, under its own settings."""
-    sent: list[tuple[str, Any]] = []
-    with registry._connection() as connection:
+    explain = DriverStatement(f"EXPLAIN {statement.sql}", statement.fixed)
+    with registry._search_connection() as connection:
+        fetch(connection, registry._search_settings(k))
+        lines = fetch(connection, explain, registry._search_parameters(vector_text("at 0"), k))
+    return "\n".join(re.sub(r"\[[^]]*\]", "[…]", line["QUERY PLAN"]) for line in lines)
 
-        @event.listens_for(connection, "before_cursor_execute")
-        def keep(_c: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
-            sent.append((sql, parameters))
 
-        connection.execute(registry._search_settings(k))
-        connection.execute(statement, registry._search_parameters(vector_text("at 0"), k))
-        sql, parameters = sent[-1]
-        lines = connection.exec_driver_sql(f"EXPLAIN {sql}", parameters)
-        return "\n".join(re.sub(r"\[[^]]*\]", "[…]", line) for (line,) in lines)
+def exactly() -> DriverStatement:
+    return DriverStatement.of(statements.nearest_tools_exactly(1, DIMENSIONS))
 
 
 def test_vec_1_the_nearest_being_disabled_does_not_shorten_the_answer(
     registry: ToolRegistry, indexed_url: str
 ) -> None:
     """VEC-1: the same 5 as an exact scan, with the planner left alone."""
-    assert "hnsw" in plan_of(registry, registry._search_statements()[0])
+    assert "hnsw" in plan_of(registry, registry._search_statement())
     assert names(registry, 5) == exact(indexed_url, 5)
     assert len(set(names(registry, 50)) & set(exact(indexed_url, 50))) >= 49
 
@@ -142,13 +143,13 @@ def test_vec_2_the_second_scan_is_exact_whatever_the_index_may_do(indexed_url: s
             ):
                 connection.exec_driver_sql(f"SET LOCAL {setting}")
 
-        fast, rescue = far._search_statements()
+        fast, rescue = far._search_statement(), exactly()
         parameters = far._search_parameters(vector_text("at 0"), 5)
         with far._connection() as connection:
-            connection.execute(far._search_settings(5))
-            found = connection.execute(fast, parameters).all()
+            fetch(connection, far._search_settings(5))
+            found = fetch(connection, fast, parameters)
         assert "hnsw" in plan_of(far, fast)
-        assert [row.tool_name for row in found] == exact(indexed_url, 5, namespace="far")
+        assert [row["tool_name"] for row in found] == exact(indexed_url, 5, namespace="far")
         assert "hnsw" not in plan_of(far, rescue)
         assert names(far, 5) == exact(indexed_url, 5, namespace="far")
 
@@ -169,7 +170,7 @@ def test_vec_3_more_than_forty_are_answered(indexed_url: str) -> None:
         assert len(found) == 100
         assert len(set(found) & set(exact(indexed_url, 100))) >= 95
         with short._connection() as connection:
-            connection.execute(short._search_settings(100))
+            fetch(connection, short._search_settings(100))
             assert connection.exec_driver_sql("SHOW hnsw.ef_search").scalar() == "200"
 
 
@@ -189,7 +190,7 @@ def test_vec_4_the_settings_of_a_search_end_with_it(indexed_url: str) -> None:
 
 def test_vec_5_the_search_walks_the_index_in_its_own_order(registry: ToolRegistry) -> None:
     """VEC-5: ascending distance with the index's operator; similarity is not ordered by."""
-    plan = plan_of(registry, registry._search_statements()[0])
+    plan = plan_of(registry, registry._search_statement())
     walk, _, rest = plan.partition("CTE passed")
     assert f"Index Scan using {HNSW_INDEX_PREFIX}1" in walk
     assert "Order By: ((vector)::halfvec(64) <=> " in walk
@@ -207,7 +208,7 @@ def test_vec_5_the_prepared_statement_keeps_the_plan(registry: ToolRegistry) -> 
             "SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%<=>%%'"
         ).scalars()
         assert all("embedding_model_id = 1" in statement for statement in prepared)
-    assert "hnsw" in plan_of(registry, registry._search_statements()[0])
+    assert "hnsw" in plan_of(registry, registry._search_statement())
 
 
 def test_vec_6_no_index_while_small_and_an_hnsw_one_once_filled(
@@ -225,11 +226,9 @@ def test_vec_6_no_index_while_small_and_an_hnsw_one_once_filled(
             question = f"at {rng.randrange(1, 4_000)}"
             found = {hit.tool_name for hit in large.search(question, k=10, threshold=0)}
             with large._connection() as connection:
-                truth = connection.execute(
-                    large._search_statements()[1],
-                    large._search_parameters(large.embedder.embed_query(question), 10),
-                ).all()
-            agreeing += len(found & {row.tool_name for row in truth})
+                vector = large.embedder.embed_query(question)
+                truth = fetch(connection, exactly(), large._search_parameters(vector, 10))
+            agreeing += len(found & {row["tool_name"] for row in truth})
     assert agreeing >= 0.98 * 300
 
 
@@ -306,6 +305,46 @@ def test_mig_5_an_index_that_was_swapped_by_hand_is_found_and_mended(
         assert indexes(database_url) == wanted
 
 
+def test_an_index_build_without_shared_memory_for_its_workers_is_made_alone(
+    database_url: str,
+) -> None:
+    """A container's /dev/shm of 64 MB does not hold what parallel workers share."""
+    settings = RegistrySettings(index_min_tools=20)
+    sent: list[str] = []
+
+    def no_room() -> None:
+        raise psycopg.errors.DiskFull("could not resize shared memory segment")
+
+    with (
+        ToolRegistry(database_url, embeddings=NumberedEmbeddings(), settings=settings) as registry,
+        each_statement(sent.append),
+        before_statement("CREATE INDEX CONCURRENTLY", no_room),
+    ):
+        assert registry.sync(numbered(30)).notes == []
+    assert [valid for _, _, valid in indexes(database_url)] == [True]
+    made = [at for at, statement in enumerate(sent) if "CREATE INDEX CONCURRENTLY" in statement]
+    assert len(made) == 1, "the refused one never reached the server"
+    assert any("set_config" in statement for statement in sent[made[0] - 2 : made[0]])
+
+
+def test_two_that_would_make_the_index_do_not_wait_for_each_other(database_url: str) -> None:
+    """The other one says so; the lock is a transaction's, so it holds behind a pooler."""
+    settings = RegistrySettings(index_min_tools=20)
+    notes: list[list[str]] = []
+
+    def other() -> None:
+        with ToolRegistry(database_url, embeddings=NumberedEmbeddings(), settings=settings) as two:
+            notes.append(two.sync(numbered(30)).notes)
+
+    with (
+        ToolRegistry(database_url, embeddings=NumberedEmbeddings(), settings=settings) as registry,
+        before_statement("CREATE INDEX CONCURRENTLY", other),
+    ):
+        assert registry.sync(numbered(30)).notes == []
+    assert notes == [[INDEX_BUSY]]
+    assert [valid for _, _, valid in indexes(database_url)] == [True]
+
+
 def test_a_user_who_may_not_make_the_index_is_told_and_searches_all_the_same(
     databases: Databases, database_url: str
 ) -> None:
@@ -318,15 +357,9 @@ def test_a_user_who_may_not_make_the_index_is_told_and_searches_all_the_same(
         )
     try:
         settings = RegistrySettings(index_min_tools=20)
-        with ToolRegistry(database_url, embeddings=NumberedEmbeddings(), settings=settings) as app:
-            with app._engine.connect() as connection:
-                connection.exec_driver_sql(f"SET SESSION AUTHORIZATION {role}")
-
-            @event.listens_for(app._engine, "checkout")
-            def as_role(dbapi_connection: Any, *_: Any) -> None:
-                dbapi_connection.execute(f"SET SESSION AUTHORIZATION {role}")
-                dbapi_connection.commit()
-
+        as_role = make_url(database_url).update_query_dict({"options": f"-c role={role}"})
+        url = as_role.render_as_string(hide_password=False)
+        with ToolRegistry(url, embeddings=NumberedEmbeddings(), settings=settings) as app:
             report = app.sync(numbered(30))
             assert len(report.added) == 30
             assert "must be owner" in report.notes[0]

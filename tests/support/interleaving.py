@@ -10,11 +10,33 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
+from unittest.mock import patch
 
-from sqlalchemy import Engine, event
+import psycopg
+from psycopg.sql import Composable
 
 T = TypeVar("T")
 _THREADS = ThreadPoolExecutor(32)
+
+
+@contextmanager
+def each_statement(seen: Callable[[str], object]) -> Generator[None]:
+    """Call something with the text of each statement, right before the driver sends it."""
+    plain, awaited = psycopg.Cursor.execute, psycopg.AsyncCursor.execute
+
+    def execute(cursor: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+        seen(query.as_string() if isinstance(query, Composable) else str(query))
+        return plain(cursor, query, *args, **kwargs)
+
+    async def aexecute(cursor: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+        seen(query.as_string() if isinstance(query, Composable) else str(query))
+        return await awaited(cursor, query, *args, **kwargs)
+
+    with (
+        patch.object(psycopg.Cursor, "execute", execute),
+        patch.object(psycopg.AsyncCursor, "execute", aexecute),
+    ):
+        yield
 
 
 @contextmanager
@@ -25,17 +47,13 @@ def before_statement(pattern: str, action: Callable[[], object]) -> Generator[li
     """
     matched: list[str] = []
 
-    def intervene(*arguments: Any) -> None:
-        statement = str(arguments[2])
+    def intervene(statement: str) -> None:
         if not matched and re.search(pattern, statement):
             matched.append(statement)
             action()
 
-    event.listen(Engine, "before_cursor_execute", intervene)
-    try:
+    with each_statement(intervene):
         yield matched
-    finally:
-        event.remove(Engine, "before_cursor_execute", intervene)
     assert matched, f"no statement was like {pattern!r}"
 
 

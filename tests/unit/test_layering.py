@@ -16,6 +16,7 @@ import pytest
 import agent
 import registry
 from registry import AsyncToolRegistry, ToolRegistry
+from scripts import make_sync
 
 ROOT = Path(registry.__file__).parents[1]
 _FILES = {
@@ -162,6 +163,10 @@ def public_methods(kind: type) -> dict[str, Callable[..., Any]]:
 
 
 class TestParity:
+    def test_the_sync_registry_is_what_the_async_one_generates(self) -> None:
+        for path, content in make_sync.generated().items():
+            assert path.read_text(encoding="utf-8") == content, f"{path.name}: run `make format`"
+
     def test_both_registries_have_the_same_methods_and_properties(self) -> None:
         public = [
             {name for name in dir(kind) if not name.startswith("_")}

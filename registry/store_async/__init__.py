@@ -1,0 +1,3 @@
+from registry.store_async.registry import AsyncToolRegistry
+
+__all__ = ["AsyncToolRegistry"]

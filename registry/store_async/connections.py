@@ -1,0 +1,154 @@
+"""Connections: engines, transactions, leases, the checks of a start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Self
+
+from langchain_core.embeddings import Embeddings
+
+from registry import statements
+from registry.base import Lease, RegistryBase, Waiting, Work
+from registry.database import translated_errors
+from registry.embedding import Embedder
+from registry.errors import RegistryBusyError, RegistryError
+from registry.migrate import check_revision, read_revision
+from registry.settings import RegistrySettings
+from registry.store_async import _runtime
+from registry.store_async._runtime import AsyncConnection
+
+__all__ = ["AsyncConnections"]
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncConnections(RegistryBase):
+    """Opens, closes and hands out connections; the rest of the registry is built on it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        embeddings: str | Embeddings | Embedder = "builtin",
+        replica_url: str | None = None,
+        settings: RegistrySettings | None = None,
+    ) -> None:
+        super().__init__(url, embeddings=embeddings, replica_url=replica_url, settings=settings)
+        self._engine = _runtime.create_engine(self._url, self.settings)
+        self._search_engine = (
+            self._engine
+            if self._replica_url is None
+            else _runtime.create_engine(self._replica_url, self.settings)
+        )
+        self._open_lock = _runtime.Lock()
+        self._is_open = False
+        self._schema_fits = False
+
+    async def open(self) -> Self:
+        """Check the database; does nothing when that was done before.
+
+        Raises:
+            RegistryUnavailableError: The server does not answer.
+            SchemaVersionError: The schema is absent, older or newer.
+            EmbeddingModelMismatchError: The vectors are of another embedding model.
+        """
+        await self._check_schema()
+        async with self._open_lock:
+            if not self._is_open:
+                async with self._connection() as connection:
+                    self._accept_model(
+                        (await connection.execute(statements.active_model())).one_or_none()
+                    )
+                self._is_open = True
+        return self
+
+    async def _check_schema(self) -> None:
+        """Check the schema alone: what embeds nothing works whatever model is configured."""
+        self._check_not_closed()
+        if not self._schema_fits:
+            async with self._connection() as connection:
+                check_revision(await _runtime.run(connection, read_revision))
+            self._schema_fits = True
+
+    async def close(self) -> None:
+        """Close every connection; the registry cannot be used afterwards."""
+        self._closed = True
+        await self._engine.dispose()
+        await self._search_engine.dispose()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncGenerator[AsyncConnection]:
+        """One transaction: committed at the end, rolled back on an error; driver errors are ours.
+
+        Reads are committed as well: a rollback makes psycopg forget its prepared statements.
+        """
+        with translated_errors(self._url):
+            async with self._engine.begin() as connection:
+                await connection.execute(self._statement_timeout)
+                yield connection
+
+    @asynccontextmanager
+    async def _search_connection(self) -> AsyncGenerator[AsyncConnection]:
+        """One transaction on the replica, or on the database itself where there is none."""
+        with translated_errors(self._replica_url or self._url):
+            async with self._search_engine.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def _autocommit_connection(self) -> AsyncGenerator[AsyncConnection]:
+        """Each statement on its own, for indexes that are made without blocking writers.
+
+        A connection outside of the pool: what is set in its session ends with it.
+        """
+        unpooled = _runtime.create_engine(self._url, self.settings, pooled=False)
+        engine = unpooled.execution_options(isolation_level="AUTOCOMMIT")
+        with translated_errors(self._url):
+            async with engine.connect() as connection:
+                yield connection
+
+    async def _know_model(self, connection: AsyncConnection) -> None:
+        """Learn the stored model, which may have been registered since this one was opened."""
+        if self._model is None:
+            self._accept_model((await connection.execute(statements.active_model())).one_or_none())
+
+    @asynccontextmanager
+    async def _lease(self, name: str, *, wait: bool) -> AsyncGenerator[Lease]:
+        """Be the only process that does something; a killed one's lease runs out."""
+        lease = Lease(name=name, seconds=round(self.settings.lease_s))
+        waiting = Waiting(name, settings=self.settings, wait=wait)
+        while True:
+            async with self._connection() as connection:
+                taken = (await connection.execute(lease.take)).one_or_none()
+            if taken is not None:
+                break
+            pause_s = waiting.pause_s()
+            _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
+            await _runtime.sleep(pause_s)
+        try:
+            yield lease
+        finally:
+            # A lease that cannot be given back runs out; what ended the work is what matters.
+            with suppress(RegistryError):
+                async with self._connection() as connection:
+                    await connection.execute(lease.release)
+
+    async def _prolong(self, connection: AsyncConnection, work: Work) -> None:
+        if work.lease is None:
+            return
+        if (await connection.execute(work.lease.take)).one_or_none() is None:
+            raise RegistryBusyError(
+                f"Another process took {work.lease.name!r} over, because this one was silent for "
+                f"more than {work.lease.seconds} s. What was stored stays; run this again."
+            )

@@ -1,0 +1,172 @@
+"""Writing: what generators of steps ask for, changes of one tool, the vector index."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from registry import statements
+from registry.base import INDEX_BUSY, NO_INDEX_FOR_SIZE, Work, index_refused, out_of_shared_memory
+from registry.embedding_migration import Execute
+from registry.errors import EmbeddingError
+from registry.store_async._runtime import AsyncConnection
+from registry.store_async.connections import AsyncConnections
+from registry.sync import Deactivate, Embed, MarkSynced, Reuse, Write
+
+__all__ = ["AsyncWriting"]
+
+T = TypeVar("T")
+_Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
+
+
+class AsyncWriting(AsyncConnections):
+    """Stores tools and vectors; embeds without holding a connection."""
+
+    async def _drive(self, steps: Generator[_Steps, Any, T], work: Work) -> T:
+        """Do what a generator of steps asks for, one at a time, and return its report."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._answer(step, work)
+                except EmbeddingError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    async def _answer(self, step: _Steps, work: Work) -> Any:
+        if isinstance(step, Embed):
+            return await self._embedder.aembed_documents(step.texts)
+        if isinstance(step, Write):
+            return await self._write(step, work)
+        async with self._connection() as connection:
+            if isinstance(step, Reuse):
+                await self._know_model(connection)
+                if self._model is None:
+                    return {}
+                rows = await connection.execute(
+                    statements.known_vectors(self._model[0], step.hashes)
+                )
+                return {row.source_hash: row.vector for row in rows}
+            if isinstance(step, MarkSynced):
+                await connection.execute(statements.mark_synced(self.namespace, step.hashes))
+                return None
+            if isinstance(step, Deactivate):
+                for tool_name in step.tool_names:
+                    await connection.execute(
+                        statements.set_active(self.namespace, tool_name, is_active=False),
+                        {"change": "deactivated: not in code", "changed_by": work.changed_by},
+                    )
+                return None
+            await self._prolong(connection, work)
+            answer: Any = None
+            for statement, parameters in step.statements:
+                result = await connection.execute(statement, parameters)
+                answer = result.all() if result.returns_rows else None
+            return answer
+
+    async def _write(self, step: Write, work: Work) -> Sequence[str]:
+        """Store changes in one transaction; return the names that somebody else had changed."""
+        async with self._connection() as connection:
+            await self._prolong(connection, work)
+            await self._hold_model(connection)
+            rows = step.rows
+            written = (
+                (
+                    await connection.execute(
+                        statements.write_tools(),
+                        {
+                            "namespace": self.namespace,
+                            "rows": rows,
+                            "change": "synced",
+                            "changed_by": work.changed_by,
+                        },
+                    )
+                ).all()
+                if rows
+                else []
+            )
+            ids = {row.tool_name: row.tool_id for row in written}
+            skipped = [row["tool_name"] for row in rows if row["tool_name"] not in ids]
+            conflicts: list[str] = []
+            if skipped:
+                hashes = {row["tool_name"]: row["content_hash"] for row in rows}
+                stored = (
+                    await connection.execute(statements.content_hashes(self.namespace, skipped))
+                ).all()
+                same = {r.tool_name: r.id for r in stored if r.content_hash == hashes[r.tool_name]}
+                ids |= same
+                conflicts = [name for name in skipped if name not in same]
+            await self._store_vectors(connection, step, ids)
+        return conflicts
+
+    async def _store_vectors(
+        self, connection: AsyncConnection, step: Write, ids: dict[str, Any]
+    ) -> None:
+        arrays = step.arrays(ids)
+        if arrays["ids"]:
+            await self._hold_model(connection)
+            assert self._model is not None
+            parameters = {"model_id": self._model[0], **arrays}
+            await connection.execute(statements.archive_vectors(), parameters)
+            await connection.execute(statements.store_vectors(), parameters)
+
+    async def _hold_model(self, connection: AsyncConnection) -> None:
+        """Register the model where there is none; keep it from being switched meanwhile."""
+        # Tables before the model, the order in which a switch takes them: else a deadlock.
+        await connection.execute(statements.lock_for_writing())
+        if self._model is None and self._embedder.dimensions is not None:
+            await connection.execute(statements.add_model(self._embedder.identity, state="active"))
+        row = (await connection.execute(statements.active_model(locked=True))).one_or_none()
+        self._accept_model_for_writing(row)
+
+    async def _ensure_index(self, *, changed: int) -> list[str]:
+        """Make or mend the model's index where there are vectors enough; return notes."""
+        if self._model is None:
+            return []
+        model_id, model = self._model
+        async with self._connection() as connection:
+            if changed >= self.settings.index_min_tools:
+                for statement in statements.analyze():
+                    await connection.execute(statement)
+            vectors = await connection.scalar(statements.count_vectors(model_id)) or 0
+        if vectors < self.settings.index_min_tools:
+            return []
+        if model.dimensions > statements.MAX_INDEXED_DIMENSIONS:
+            return [NO_INDEX_FOR_SIZE]
+        # A transaction that touches no table: dropping an index waits for those that did.
+        async with self._connection() as guard:
+            if await self._has_index(guard, model_id):
+                return []
+            if not await guard.scalar(statements.try_index_lock(model_id)):
+                return [INDEX_BUSY]
+            if await self._has_index(guard, model_id):
+                return []
+            await guard.execute(statements.wait_in_transaction())
+            return await self._make_index(model_id, model.dimensions, vectors=vectors)
+
+    async def _has_index(self, connection: AsyncConnection, model_id: int) -> bool:
+        state = (await connection.execute(statements.index_state(model_id))).one_or_none()
+        return state is not None and state.is_valid and state.as_expected
+
+    async def _make_index(self, model_id: int, dimensions: int, *, vectors: int) -> list[str]:
+        create = statements.create_index(model_id, dimensions)
+        async with self._autocommit_connection() as connection:
+            await connection.execute(statements.set_index_memory(vectors, dimensions))
+            try:
+                await connection.execute(statements.drop_index(model_id))
+                try:
+                    await connection.execute(create)
+                except OperationalError as error:
+                    if not out_of_shared_memory(error):
+                        raise
+                    await connection.execute(statements.set_no_index_workers())
+                    await connection.execute(statements.drop_index(model_id))
+                    await connection.execute(create)
+            except ProgrammingError as error:
+                return [index_refused(error)]
+        return []
