@@ -5,12 +5,15 @@ from __future__ import annotations
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy import (
     ARRAY,
+    REAL,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
     DateTime,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     MetaData,
@@ -27,15 +30,20 @@ __all__ = [
     "VERSION_TABLE",
     "embedding_model",
     "metadata",
+    "tool_category",
+    "tool_corpus",
     "tool_embedding",
     "tool_history",
     "tool_lease",
     "tool_registry",
+    "tool_selection",
+    "tool_term",
+    "tool_usage_log",
     "tool_vector_archive",
 ]
 
 # A test holds this equal to the newest file in migrations/versions.
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 # Not alembic's default name: the application's own migrations may live in the same database.
 VERSION_TABLE = "toolrag_schema_version"
 
@@ -73,7 +81,12 @@ tool_registry = Table(
     Column("synced_hash", Text, nullable=True),
     # Of the text to embed: a vector stands for its tool while its source_hash is this.
     Column("text_hash", Text, nullable=False),
+    # A short key for the many rows of `tool_term`.
+    Column("number", BigInteger, Identity(always=True), nullable=False),
+    # Which version of `registry.lexical` made the tool's words; 0: none yet.
+    Column("terms_revision", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("namespace", "tool_name"),
+    UniqueConstraint("number"),
     CheckConstraint(r"tool_name ~ '^[a-zA-Z0-9_-]{1,64}$'", name="tool_name_legal"),
     CheckConstraint("version >= 1", name="version_positive"),
 )
@@ -91,6 +104,8 @@ embedding_model = Table(
     # A rebuild makes a new generation of the same model beside the serving one.
     Column("generation", Integer, nullable=False, server_default=text("1")),
     Column("activated_at", DateTime(timezone=True), nullable=True),
+    # Constants of the relevance scale, made from the catalogue itself.
+    Column("calibration", JSONB, nullable=True),
     UniqueConstraint("name", "revision", "dimensions", "generation"),
     CheckConstraint("state IN ('building', 'active', 'retired')", name="state_known"),
     CheckConstraint("dimensions BETWEEN 1 AND 16000", name="dimensions_in_range"),
@@ -118,6 +133,10 @@ tool_embedding = Table(
     Column("vector", HALFVEC(), nullable=False),
     Column("source_hash", Text, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    # What was learnt from use; `vector` is then the normalised sum of both, else the description's.
+    Column("description_vector", HALFVEC(), nullable=True),
+    Column("feedback_vector", HALFVEC(), nullable=True),
+    Column("feedback_count", Integer, nullable=False, server_default=text("0")),
 )
 Index("ix_tool_embedding_source_hash", tool_embedding.c.source_hash)
 
@@ -159,3 +178,98 @@ tool_lease = Table(
     Column("holder", Text, nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
 )
+
+# Words of the active tools, for lexical search; kept in the transaction that changes a tool.
+tool_term = Table(
+    "tool_term",
+    metadata,
+    Column("namespace", Text(collation="C"), nullable=False),
+    Column("term", Text(collation="C"), nullable=False),
+    Column(
+        "tool_number",
+        BigInteger,
+        ForeignKey("tool_registry.number", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    Column("frequency", REAL, nullable=False),
+    # Of the whole tool, repeated in each row: a search reads the index alone.
+    Column("length", REAL, nullable=False),
+)
+Index(
+    "uq_tool_term_namespace_term_tool_number",
+    tool_term.c.namespace,
+    tool_term.c.term,
+    tool_term.c.tool_number,
+    unique=True,
+    postgresql_include=["frequency", "length"],
+)
+Index("ix_tool_term_tool_number", tool_term.c.tool_number)
+
+# Number and mean length of a namespace's tools, as of its last sync.
+tool_corpus = Table(
+    "tool_corpus",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("tools", Integer, nullable=False),
+    Column("mean_length", REAL, nullable=False),
+    Column("counted_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
+tool_category = Table(
+    "tool_category",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("keywords", ARRAY(Text), nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
+# One row a search made for a run; text and vector of the question are optional.
+tool_selection = Table(
+    "tool_selection",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("run_id", Text, nullable=True),
+    Column("thread_id", Text, nullable=True),
+    Column("session_id", Text, nullable=True),
+    Column("conversation_id", Text, nullable=True),
+    Column("query_snippet", Text, nullable=True),
+    Column("query_vector", HALFVEC(), nullable=True),
+    Column(
+        "embedding_model_id",
+        Integer,
+        ForeignKey("embedding_model.id", ondelete="SET NULL"),
+        nullable=True,
+    ),
+    Column("strategy", Text, nullable=False),
+    Column("threshold", Double, nullable=False),
+    Column("latency_ms", REAL, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    CheckConstraint("char_length(query_snippet) <= 500", name="snippet_short"),
+)
+Index(
+    "ix_tool_selection_namespace_created_at",
+    tool_selection.c.namespace,
+    tool_selection.c.created_at,
+)
+
+# One row a tool that was found, offered or called for a selection.
+tool_usage_log = Table(
+    "tool_usage_log",
+    metadata,
+    Column(
+        "selection_id",
+        Uuid,
+        ForeignKey("tool_selection.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("tool_name", Text, primary_key=True),
+    Column("rank", Integer, nullable=True),
+    Column("relevance_score", REAL, nullable=True),
+    Column("was_offered", Boolean, nullable=False),
+    Column("was_called", Boolean, nullable=False, server_default=text("false")),
+    Column("call_status", Text, nullable=True),
+    Column("call_ms", REAL, nullable=True),
+)
+Index("ix_tool_usage_log_tool_name", tool_usage_log.c.tool_name)
