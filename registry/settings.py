@@ -40,7 +40,9 @@ class RegistrySettings:
         lease_wait_s: Longest wait for another process's sync, seconds.
         index_min_tools: Vectors of one model from which a sync makes an HNSW index; below it an
             exact scan is as fast.
-        ef_search: Candidate list of an index scan; raised to twice `k` where that is more.
+        ef_search: Candidate list of an index scan; raised where `k` needs more.
+        word_weight: What words count for beside vectors, 0 (vectors alone) to 10.
+        clauses: Whether a compound question is also searched in parts, at most four.
 
     Raises:
         ConfigurationError: A value is out of range.
@@ -59,16 +61,17 @@ class RegistrySettings:
     lease_wait_s: float = 900.0
     index_min_tools: int = 2_000
     ef_search: int = 200
+    word_weight: float = 0.4
+    clauses: bool = True
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
                 f"namespace is {self.namespace!r}; use 1 to 100 characters of A-Z a-z 0-9 _ . : -"
             )
-        if not isinstance(self.prepared_statements, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(
-                f"prepared_statements is {self.prepared_statements!r}; it must be True or False"
-            )
+        for name in ("prepared_statements", "clauses"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigurationError(f"{name} is {value!r}; it must be True or False")
         for name, low, high in (
             ("pool_size", 1, 1_000),
             ("max_overflow", 0, 1_000),
@@ -81,9 +84,10 @@ class RegistrySettings:
             ("lease_wait_s", 0, 86_400),
             ("index_min_tools", 1, 1_000_000_000),
             ("ef_search", 1, 1_000),
+            ("word_weight", 0, 10),
         ):
             value = getattr(self, name)
-            whole = not name.endswith("_s")
+            whole = not name.endswith(("_s", "_weight"))
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
                 kind = "a whole number" if whole else "a number"
                 raise ConfigurationError(f"{name} is {value!r}; it must be {kind}")

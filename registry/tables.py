@@ -38,6 +38,7 @@ __all__ = [
     "tool_registry",
     "tool_selection",
     "tool_term",
+    "tool_term_count",
     "tool_usage_log",
     "tool_vector_archive",
 ]
@@ -205,7 +206,7 @@ Index(
 )
 Index("ix_tool_term_tool_number", tool_term.c.tool_number)
 
-# Number and mean length of a namespace's tools, as of its last sync.
+# Of a namespace, as of its last larger sync: its active tools, and their mean length in words.
 tool_corpus = Table(
     "tool_corpus",
     metadata,
@@ -213,6 +214,15 @@ tool_corpus = Table(
     Column("tools", Integer, nullable=False),
     Column("mean_length", REAL, nullable=False),
     Column("counted_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
+# In how many tools of a namespace the words are that many have, counted with `tool_corpus`.
+tool_term_count = Table(
+    "tool_term_count",
+    metadata,
+    Column("namespace", Text(collation="C"), primary_key=True),
+    Column("term", Text(collation="C"), primary_key=True),
+    Column("tools", Integer, nullable=False),
 )
 
 tool_category = Table(

@@ -17,6 +17,7 @@ __all__ = [
     "EmbeddingModelRecord",
     "FieldChange",
     "Question",
+    "ScoreParts",
     "SyncProgress",
     "SyncReport",
     "ToolHit",
@@ -114,13 +115,34 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreParts:
+    """What a hit's score is made of; the four numbers add up to it.
+
+    Attributes:
+        vector: The whole question's cosine, in standard deviations above its nearest candidates.
+        words: The whole question's words (BM25), times their weight.
+        clause: The clause of the question that counted, empty where it has none.
+        clause_vector: As `vector`, of that clause.
+        clause_words: As `words`, of that clause.
+    """
+
+    vector: float
+    words: float
+    clause: str = ""
+    clause_vector: float = 0.0
+    clause_words: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolHit:
     """One search result.
 
     Attributes:
-        rank: 1 for the nearest tool.
-        distance: Cosine distance, 0 (same direction) to 2; small is near.
+        rank: 1 for the best.
+        distance: Cosine distance of the whole question, 0 (same direction) to 2; small is near.
         relevance: 1 - distance, cut at 0: 1 is an exact match, large is good.
+        score: What the ranking rests on, large is good; only scores of one search compare.
+        parts: What the score is the sum of.
     """
 
     tool_name: str
@@ -135,6 +157,8 @@ class ToolHit:
     rank: int
     distance: float
     relevance: float
+    score: float = 0.0
+    parts: ScoreParts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("namespace", name=op.f("pk_tool_corpus")),
     )
     op.create_table(
+        "tool_term_count",
+        sa.Column("namespace", sa.Text(collation="C"), nullable=False),
+        sa.Column("term", sa.Text(collation="C"), nullable=False),
+        sa.Column("tools", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "term", name=op.f("pk_tool_term_count")),
+    )
+    op.create_table(
         "tool_category",
         sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -154,7 +161,14 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("DROP VIEW tool_usage_stats")
-    for table in ("tool_usage_log", "tool_selection", "tool_category", "tool_corpus", "tool_term"):
+    for table in (
+        "tool_usage_log",
+        "tool_selection",
+        "tool_category",
+        "tool_term_count",
+        "tool_corpus",
+        "tool_term",
+    ):
         op.drop_table(table)
     # The searched vector may hold feedback: what stands alone is the description's.
     op.execute(

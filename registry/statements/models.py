@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from pgvector.sqlalchemy import HALFVEC
+from pgvector.sqlalchemy import HALFVEC, VECTOR
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
@@ -16,6 +16,7 @@ from sqlalchemy import (
     Update,
     Uuid,
     bindparam,
+    case,
     cast,
     column,
     delete,
@@ -223,9 +224,7 @@ def known_vectors(model_id: int, hashes: Sequence[str]) -> Rows:
     wanted = func.any(bindparam("hashes", list(hashes), ARRAY(Text)))
     return select(
         *union_all(
-            select(
-                tool_embedding.c.source_hash, cast(tool_embedding.c.vector, Text).label("vector")
-            ).where(
+            select(tool_embedding.c.source_hash, cast(_of_text(), Text).label("vector")).where(
                 tool_embedding.c.embedding_model_id == model_id,
                 tool_embedding.c.source_hash == wanted,
             ),
@@ -248,7 +247,7 @@ def archive_vectors() -> Insert:
         select(
             tool_embedding.c.embedding_model_id,
             tool_embedding.c.source_hash,
-            tool_embedding.c.vector,
+            _of_text(),
         )
         .select_from(given)
         .join(tool_embedding, tool_embedding.c.tool_id == given.c.tool_id)
@@ -268,7 +267,8 @@ def store_vectors() -> Insert:
     """Store vectors of tools; returns the ids that were stored.
 
     Binds `model_id` and the arrays `ids`, `vectors` (text form), `hashes`. A vector is stored only
-    while its tool still has the text it was made from.
+    while its tool still has the text it was made from. What was learnt from use is kept: the
+    searched vector is then the normalised sum of both.
     """
     given = _given()
     rows = (
@@ -286,14 +286,24 @@ def store_vectors() -> Insert:
     statement = insert(tool_embedding).from_select(
         ["tool_id", "embedding_model_id", "vector", "source_hash"], rows
     )
+    feedback, text_vector = tool_embedding.c.feedback_vector, statement.excluded.vector
+    summed = cast(
+        func.l2_normalize(cast(feedback, VECTOR()) + cast(text_vector, VECTOR())), HALFVEC()
+    )
     return statement.on_conflict_do_update(
         index_elements=[tool_embedding.c.tool_id, tool_embedding.c.embedding_model_id],
         set_={
-            "vector": statement.excluded.vector,
+            "vector": case((feedback.is_(None), text_vector), else_=summed),
+            "description_vector": case((feedback.is_not(None), text_vector)),
             "source_hash": statement.excluded.source_hash,
             "created_at": func.now(),
         },
     ).returning(tool_embedding.c.tool_id)
+
+
+def _of_text() -> ColumnElement[Any]:
+    """Vector of a tool's text, without what was learnt from use."""
+    return func.coalesce(tool_embedding.c.description_vector, tool_embedding.c.vector)
 
 
 def _given() -> Any:

@@ -1,12 +1,11 @@
-"""Statements of a search: its settings, the fast way and the exact one."""
+"""Statements of a search: its settings, candidates by vector and by words, the exact scan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy import (
+    ARRAY,
+    CTE,
     ColumnElement,
     Double,
     FromClause,
@@ -14,17 +13,20 @@ from sqlalchemy import (
     Text,
     bindparam,
     cast,
+    column,
     func,
     literal_column,
     select,
+    true,
+    union,
     union_all,
 )
 
+from registry.lexical import COMMON_TERM_TOOLS, K1, LENGTH_SHARE, MAX_POSTINGS
 from registry.statements._rows import Rows
-from registry.tables import tool_embedding, tool_registry
-from registry.types import ToolHit
+from registry.tables import tool_corpus, tool_embedding, tool_registry, tool_term, tool_term_count
 
-__all__ = ["nearest_tools", "nearest_tools_exactly", "set_search_settings", "tool_hit"]
+__all__ = ["nearest_tools_exactly", "search_candidates", "set_search_settings"]
 
 _HIT_COLUMNS = (
     tool_registry.c.tool_name,
@@ -38,6 +40,8 @@ _HIT_COLUMNS = (
     tool_registry.c.version,
 )
 _K = bindparam("k", type_=Integer)
+_NEEDED = bindparam("needed", type_=Integer)
+_LIMIT = bindparam("candidates", type_=Integer)
 _EF_SEARCH = cast(func.current_setting("hnsw.ef_search"), Integer)
 
 
@@ -55,81 +59,75 @@ def set_search_settings(*, ef_search: int, statement_timeout_s: float) -> Rows:
     )
 
 
-def nearest_tools(model_id: int, dimensions: int) -> Rows:
-    """Return the nearest active tools of a namespace, by cosine distance, ties by name.
+def search_candidates(model_id: int, dimensions: int, *, parts: int, words: bool) -> Rows:
+    """Return what a search ranks: the nearest tools, and those with the question's words.
 
-    Binds `namespace`, `vector` (pgvector's text form) and `k`. The model's id is written into
-    the statement: only then can a prepared statement use the model's partial index. The walk is
-    ordered by distance, ascending, with the index's own operator and expression, so the index
-    serves.
+    Part 0 is the question, the others are its clauses. Binds `namespace`; `vector_<p>`, a
+    part's in pgvector's text form; `terms`, and `masks` whose bit p says that a term is in part p;
+    `candidates`, how many of each kind and part; and `needed`, how many of the nearest must pass
+    the filters in the index's walk. Each row has, for each part p, `distance_<p>` (exact cosine
+    distance) and `words_<p>` (BM25, 0 where no term occurs). The rows are in no order: asked for
+    one, the planner may walk the index a second time, and miss some.
 
-    An index knows no filters, and one that goes on walking until k tools pass them has left the
-    well-explored part of its graph: among 100,000 tools recall@10 fell to 0.9 where 1 tool in 100
-    passed, and to 0.3 where the nearest 10,000 were another namespace's. So only the nearer half
-    of what the index sees in one go is taken. Where k of it pass, nearer than its farthest, they
-    are the answer; else the caller's own tools are measured one by one, in this same statement.
+    The model's id is written into the statement: only then can a prepared statement use the
+    model's partial index. The walk is ordered by distance, ascending, with the index's own
+    operator and expression, so the index serves.
+
+    An index knows no filters, and one that goes on walking until enough tools pass them has left
+    the well-explored part of its graph: among 100,000 tools recall@10 fell to 0.9 where 1 tool in
+    100 passed, and to 0.3 where the nearest 10,000 were another namespace's. So only the nearer
+    half of what the index sees in one go is taken. Where enough of it pass, they are the answer;
+    else the caller's own tools are measured one by one, in this same statement.
+
+    Args:
+        model_id: Whose vectors.
+        dimensions: Of the model.
+        parts: 1 for the question alone, 1 more for each clause.
+        words: False leaves the words out: `words_<p>` is 0.
     """
-    walked = (
-        select(tool_embedding.c.tool_id, _distance(dimensions).label("distance"))
-        .where(_of_model(model_id))
-        .order_by(_distance(dimensions))
-        .limit(func.greatest(2 * _K, _EF_SEARCH // 2))
-        .cte("walked")
-        .prefix_with("MATERIALIZED")
+    near = [_near(model_id, dimensions, part) for part in range(parts)]
+    ids = [select(found.c.id) for found in near]
+    scored = _word_scores(parts) if words else None
+    if scored is not None:
+        with_words = union(
+            *(
+                select(top.c.tool_number)
+                for part in range(parts)
+                for top in (_with_most_words(scored, part),)
+            )
+        ).subquery("with_words")
+        ids.append(
+            select(tool_registry.c.id).join(
+                with_words, with_words.c.tool_number == tool_registry.c.number
+            )
+        )
+    candidate = union(*ids).subquery("candidate")
+    found = (
+        select(
+            *_HIT_COLUMNS,
+            *(_distance(dimensions, part).label(f"distance_{part}") for part in range(parts)),
+        )
+        .select_from(candidate)
+        .join(tool_registry, tool_registry.c.id == candidate.c.id)
+        .join(tool_embedding, tool_embedding.c.tool_id == candidate.c.id)
+        .where(_of_model(model_id), *_visible())
     )
-    farthest = select(func.max(walked.c.distance)).scalar_subquery()
-    passed = (
-        select(tool_registry.c.id, tool_registry.c.tool_name, walked.c.distance)
-        .select_from(walked)
-        .join(tool_registry, tool_registry.c.id == walked.c.tool_id)
-        .where(*_visible(), walked.c.distance < farthest)
-        .cte("passed")
-        .prefix_with("MATERIALIZED")
+    if scored is None:
+        return found.add_columns(
+            *(literal_column("0").label(f"words_{part}") for part in range(parts))
+        )
+    return found.outerjoin(scored, scored.c.tool_number == tool_registry.c.number).add_columns(
+        *(func.coalesce(scored.c[f"words_{p}"], 0).label(f"words_{p}") for p in range(parts))
     )
-    count = select(func.count()).select_from(passed).scalar_subquery()
-    measured = (
-        _measured(model_id, dimensions)
-        .where(count < _K)
-        .cte("measured")
-        .prefix_with("MATERIALIZED")
-    )
-    found = union_all(select(passed).where(count >= _K), select(measured)).subquery("found")
-    return _nearest_of(found)
 
 
 def nearest_tools_exactly(model_id: int, dimensions: int) -> Rows:
-    """Return the nearest active tools of a namespace from a scan that cannot use the index.
+    """Return the k nearest active tools from a scan that cannot use the index, nearest first.
 
-    Binds what `nearest_tools` binds. Materialising the distances of the filtered rows leaves the
-    planner no other way, whatever is set in the session.
+    Binds `namespace`, `vector_0` and `k`. Materialising the distances of the
+    filtered rows leaves the planner no other way, whatever is set in the session.
     """
-    measured = _measured(model_id, dimensions).cte("measured").prefix_with("MATERIALIZED")
-    return _nearest_of(measured)
-
-
-def tool_hit(row: Mapping[str, Any], rank: int) -> ToolHit:
-    """Return the hit of a search row; relevance is 1 - distance, within 0 to 1."""
-    values = dict(row)
-    distance = max(0.0, float(values.pop("distance")))
-    return ToolHit(**values, rank=rank, distance=distance, relevance=max(0.0, 1.0 - distance))
-
-
-def _measured(model_id: int, dimensions: int) -> Rows:
-    """(id, tool_name, distance) of what the caller sees."""
-    return (
-        select(
-            tool_registry.c.id,
-            tool_registry.c.tool_name,
-            _distance(dimensions).label("distance"),
-        )
-        .select_from(tool_embedding)
-        .join(tool_registry, tool_registry.c.id == tool_embedding.c.tool_id)
-        .where(_of_model(model_id), *_visible())
-    )
-
-
-def _nearest_of(measured: FromClause) -> Rows:
-    """Return the hits of the k nearest; the wide columns are read for those alone."""
+    measured = _measured(model_id, dimensions, 0).cte("measured").prefix_with("MATERIALIZED")
     nearest = (
         select(measured.c.id, measured.c.distance)
         .order_by(measured.c.distance, measured.c.tool_name)
@@ -144,9 +142,63 @@ def _nearest_of(measured: FromClause) -> Rows:
     )
 
 
-def _distance(dimensions: int) -> ColumnElement[float]:
+# ---------------------------------------------------------------- by vector
+
+
+def _near(model_id: int, dimensions: int, part: int) -> FromClause:
+    """(id) of the tools nearest to a part."""
+    distance = _distance(dimensions, part)
+    walked = (
+        select(tool_embedding.c.tool_id, distance.label("distance"))
+        .where(_of_model(model_id))
+        .order_by(distance)
+        .limit(func.greatest(2 * _LIMIT, _EF_SEARCH // 2))
+        .cte(f"walked_{part}")
+        .prefix_with("MATERIALIZED")
+    )
+    farthest = select(func.max(walked.c.distance)).scalar_subquery()
+    passed = (
+        select(tool_registry.c.id, tool_registry.c.tool_name, walked.c.distance)
+        .select_from(walked)
+        .join(tool_registry, tool_registry.c.id == walked.c.tool_id)
+        .where(*_visible(), walked.c.distance < farthest)
+        .cte(f"passed_{part}")
+        .prefix_with("MATERIALIZED")
+    )
+    count = select(func.count()).select_from(passed).scalar_subquery()
+    measured = (
+        _measured(model_id, dimensions, part)
+        .where(count < _NEEDED)
+        .cte(f"measured_{part}")
+        .prefix_with("MATERIALIZED")
+    )
+    found = union_all(select(passed).where(count >= _NEEDED), select(measured)).subquery()
+    return (
+        select(found.c.id)
+        .order_by(found.c.distance, found.c.tool_name)
+        .limit(_LIMIT)
+        .subquery(f"near_{part}")
+    )
+
+
+def _measured(model_id: int, dimensions: int, part: int) -> Rows:
+    """(id, tool_name, distance) of what the caller sees."""
+    return (
+        select(
+            tool_registry.c.id,
+            tool_registry.c.tool_name,
+            _distance(dimensions, part).label("distance"),
+        )
+        .select_from(tool_embedding)
+        .join(tool_registry, tool_registry.c.id == tool_embedding.c.tool_id)
+        .where(_of_model(model_id), *_visible())
+    )
+
+
+def _distance(dimensions: int, part: int) -> ColumnElement[float]:
     sized = HALFVEC(dimensions)
-    question = cast(bindparam("vector", type_=Text), sized)
+    # A subquery is worked out once; a prepared statement would read the text for every row.
+    question = select(cast(bindparam(f"vector_{part}", type_=Text), sized)).scalar_subquery()
     return cast(tool_embedding.c.vector, sized).op("<=>", return_type=Double())(question)
 
 
@@ -157,3 +209,113 @@ def _of_model(model_id: int) -> ColumnElement[bool]:
 def _visible() -> tuple[ColumnElement[bool], ...]:
     """Return the one rule of what a caller sees; a missing namespace matches none."""
     return (tool_registry.c.namespace == bindparam("namespace"), tool_registry.c.is_active)
+
+
+# ---------------------------------------------------------------- by words
+
+
+def _word_scores(parts: int) -> CTE:
+    """(tool_number, words_0, …): BM25 of the tools that have a term which is not too common.
+
+    Rows of the index are read for the rarest terms first, up to `MAX_POSTINGS` in all.
+
+    Source: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009.
+    """
+    corpus = _corpus()
+    tools, mean_length = (
+        select(corpus.c[name]).scalar_subquery() for name in ("tools", "mean_length")
+    )
+    given = (
+        func.unnest(bindparam("terms", type_=ARRAY(Text)), bindparam("masks", type_=ARRAY(Integer)))
+        .table_valued(column("term", Text), column("mask", Integer), name="given")
+        .render_derived()
+    )
+    rows = func.coalesce(tool_term_count.c.tools, COMMON_TERM_TOOLS)
+    rarest_first = [rows, given.c.term]
+    budgeted = (
+        select(
+            given,
+            func.sum(rows).over(order_by=rarest_first).label("rows_so_far"),
+            func.row_number().over(order_by=rarest_first).label("place"),
+        )
+        .select_from(
+            given.outerjoin(
+                tool_term_count,
+                (tool_term_count.c.namespace == bindparam("namespace"))
+                & (tool_term_count.c.term == given.c.term),
+            )
+        )
+        .subquery("budgeted")
+    )
+    asked = (
+        select(budgeted.c.term, budgeted.c.mask)
+        .where((budgeted.c.rows_so_far <= MAX_POSTINGS) | (budgeted.c.place == 1))
+        .subquery("asked")
+    )
+    posting = (
+        select(tool_term.c.tool_number, tool_term.c.frequency, tool_term.c.length)
+        .where(tool_term.c.namespace == bindparam("namespace"), tool_term.c.term == asked.c.term)
+        .lateral("posting")
+    )
+    read = (
+        select(
+            asked.c.mask,
+            posting,
+            func.count().over(partition_by=asked.c.term).label("tools_with_it"),
+        )
+        .select_from(asked.join(posting, true()))
+        .cte("read")
+    )
+    df, frequency = read.c.tools_with_it, read.c.frequency
+    rarity = func.ln(1 + (func.greatest(tools, df) - df + 0.5) / (df + 0.5))
+    saturated = (
+        frequency
+        * (K1 + 1)
+        / (frequency + K1 * (1 - LENGTH_SHARE + LENGTH_SHARE * read.c.length / mean_length))
+    )
+    weighed = select(
+        read.c.mask, read.c.tool_number, (rarity * saturated).label("weight")
+    ).subquery("weighed")
+    return (
+        select(
+            weighed.c.tool_number,
+            *(
+                func.coalesce(
+                    func.sum(weighed.c.weight).filter(weighed.c.mask.op("&")(1 << part) != 0), 0
+                ).label(f"words_{part}")
+                for part in range(parts)
+            ),
+        )
+        .group_by(weighed.c.tool_number)
+        .cte("scored")
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _corpus() -> CTE:
+    """(tools, mean_length) of the namespace; guessed before its first sync ends."""
+    counted = select(
+        tool_corpus.c.tools,
+        tool_corpus.c.mean_length,
+        literal_column("1").label("choice"),
+    ).where(tool_corpus.c.namespace == bindparam("namespace"))
+    guessed = select(
+        literal_column("1000"),
+        literal_column("40"),
+        literal_column("2"),
+    )
+    either = union_all(counted, guessed).subquery("either")
+    return (
+        select(either).order_by(either.c.choice).limit(1).cte("corpus").prefix_with("MATERIALIZED")
+    )
+
+
+def _with_most_words(scored: CTE, part: int) -> FromClause:
+    words = scored.c[f"words_{part}"]
+    return (
+        select(scored.c.tool_number)
+        .where(words > 0)
+        .order_by(words.desc(), scored.c.tool_number)
+        .limit(_LIMIT)
+        .subquery(f"words_of_{part}")
+    )

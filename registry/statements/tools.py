@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
+from registry.lexical import TERMS_REVISION
 from registry.statements._rows import SPEC_FIELDS, AnyRow, Rows, spec_of, values_of
 from registry.tables import tool_embedding, tool_history, tool_registry, tool_vector_archive
 from registry.text import content_hash, text_hash
@@ -48,6 +49,7 @@ __all__ = [
     "mark_synced",
     "record_purge",
     "set_active",
+    "spec_row",
     "tool_history_of",
     "tool_names",
     "tool_record",
@@ -67,7 +69,12 @@ _RECORD_COLUMNS = (
     tool_registry.c.created_at,
     tool_registry.c.updated_at,
 )
-_CONTENT = (*SPEC_FIELDS[1:], "content_hash", "text_hash")  # all but the name, which is the key
+_CONTENT = (
+    *SPEC_FIELDS[1:],
+    "content_hash",
+    "text_hash",
+    "terms_revision",
+)  # all but the name, which is the key
 _SNAPSHOT = (*SPEC_FIELDS[1:], "is_active")
 
 
@@ -174,6 +181,12 @@ def current_tool(row: AnyRow) -> tuple[str, CurrentTool]:
     return values.pop("tool_name"), CurrentTool(**values)
 
 
+def spec_row(row: AnyRow) -> tuple[UUID, ToolSpec]:
+    """Return (id, spec) of a row that has these columns."""
+    values = values_of(row)
+    return values["id"], spec_of(values)
+
+
 def tool_history_of(namespace: str, tool_name: str) -> Rows:
     """Every version of the tool of this name, newest first; after it what was purged.
 
@@ -272,6 +285,7 @@ def tool_row(spec: ToolSpec, *, seen_version: int | None) -> Mapping[str, Any]:
         "args_schema": dict(spec.args_schema),
         "content_hash": content_hash(spec),
         "text_hash": text_hash(spec),
+        "terms_revision": TERMS_REVISION,
         "version": (seen_version or 0) + 1,
     }
 

@@ -41,7 +41,7 @@ class ToolRegistry(EmbeddingSets):
     """
 
     def search(self, query: str, *, k: int = 5, threshold: float | None = None) -> list[ToolHit]:
-        """Return the active tools nearest to a question, best first.
+        """Return the active tools that fit a question best, by meaning and by words, best first.
 
         Args:
             query: The question, in any language the embedding model knows.
@@ -51,7 +51,7 @@ class ToolRegistry(EmbeddingSets):
 
         Returns:
             At most k hits; fewer only when no more tools are registered or reach the threshold.
-            Equal distances are in name order.
+            Equal scores are in order of distance, then name.
 
         Raises:
             InvalidQueryError: Empty question, k or threshold out of range.
@@ -62,17 +62,21 @@ class ToolRegistry(EmbeddingSets):
         """
         self.open()
         needed = self._checked_threshold(k, threshold)
-        vector = self._embedder.embed_query(query)
+        parts = self._parts(query)
+        vectors = self._embedder.embed_queries(parts)
         with self._search_connection() as connection:
             self._know_model(connection)
             if self._model is None:
                 return []
             _runtime.fetch(connection, self._search_settings(k))
-            parameters = self._search_parameters(vector, k)
-            rows = _runtime.fetch(connection, self._search_statement(), parameters)
+            rows = _runtime.fetch(
+                connection,
+                self._search_statement(len(parts)),
+                self._search_parameters(parts, vectors, k),
+            )
             if not rows:
                 self._check_model_is_kept((connection.execute(statements.list_models())).all())
-        return self._hits(rows, needed)
+        return self._hits(rows, parts, k, needed)
 
     def as_vector_store(self) -> PGVectorStore:
         """Return the active tools of this namespace as a read-only LangChain vector store.
@@ -132,6 +136,8 @@ class ToolRegistry(EmbeddingSets):
                     on_progress=on_progress,
                 )
                 report = self._drive(steps, Work(changed_by=changed_by, lease=lease))
+        changed = len(report.added) + len(report.updated) + len(report.deactivated)
+        self._ensure_terms(changed=changed)
         return replace(report, notes=self._ensure_index(changed=report.embedded))
 
     def plan(

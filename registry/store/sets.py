@@ -18,7 +18,7 @@ from registry.embedding_migration import (
 from registry.migrate import check_revision, read_revision
 from registry.statements import AnyRow
 from registry.store import _runtime
-from registry.store.tools import Tools
+from registry.store.categories import Categories
 from registry.types import (
     EmbeddingBuildReport,
     EmbeddingComparison,
@@ -30,7 +30,7 @@ from registry.types import (
 __all__ = ["EmbeddingSets"]
 
 
-class EmbeddingSets(Tools):
+class EmbeddingSets(Categories):
     """The part of the registry that changes the embedding model under running searches."""
 
     def embedding_models(self) -> list[EmbeddingModelRecord]:
@@ -158,5 +158,9 @@ class EmbeddingSets(Tools):
     def _names(self, record: EmbeddingModelRecord, vector: str, k: int) -> set[str]:
         statement = statements.nearest_tools_exactly(record.id, record.model.dimensions)
         with self._connection() as connection:
-            rows = (connection.execute(statement, self._search_parameters(vector, k))).all()
+            rows = (
+                connection.execute(
+                    statement, {"namespace": self.namespace, "vector_0": vector, "k": k}
+                )
+            ).all()
         return {row.tool_name for row in rows}

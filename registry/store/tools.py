@@ -253,7 +253,7 @@ class Tools(Writing):
     def _set_active(self, tool_name: str, *, is_active: bool, changed_by: str) -> None:
         self._check_schema()
         with self._connection() as connection:
-            self._get(connection, tool_name)
+            record = self._get(connection, tool_name)
             connection.execute(
                 statements.set_active(self.namespace, tool_name, is_active=is_active),
                 {
@@ -261,6 +261,7 @@ class Tools(Writing):
                     "changed_by": changed_by,
                 },
             )
+            self._store_terms(connection, {record.id: record.spec})
 
     def _change(
         self,
@@ -292,6 +293,7 @@ class Tools(Writing):
                 ).one_or_none()
                 if done is not None:
                     self._store_vectors(connection, Write(changes=[changed]), {})
+                    self._store_terms(connection, {record.id: spec})
                     return self._get(connection, tool_name)
 
     def _vector_of(self, before: ToolSpec, after: ToolSpec) -> str | None:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
@@ -15,10 +16,13 @@ from registry.errors import EmbeddingError
 from registry.store._runtime import Connection
 from registry.store.connections import Connections
 from registry.sync import Deactivate, Embed, MarkSynced, Reuse, Write
+from registry.types import ToolSpec
 
 __all__ = ["Writing"]
 
 T = TypeVar("T")
+_TERMS_BATCH = 500
+_RECOUNT_FROM_SHARE = 50  # one tool in so many changed
 _Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
 
 
@@ -56,10 +60,11 @@ class Writing(Connections):
                 return None
             if isinstance(step, Deactivate):
                 for tool_name in step.tool_names:
-                    connection.execute(
+                    changed = connection.execute(
                         statements.set_active(self.namespace, tool_name, is_active=False),
                         {"change": "deactivated: not in code", "changed_by": work.changed_by},
                     )
+                    connection.execute(statements.remove_terms(row.tool_id for row in changed))
                 return None
             self._prolong(connection, work)
             answer: Any = None
@@ -101,7 +106,34 @@ class Writing(Connections):
                 ids |= same
                 conflicts = [name for name in skipped if name not in same]
             self._store_vectors(connection, step, ids)
+            specs = {change.spec.tool_name: change.spec for change in step.changes}
+            self._store_terms(connection, {row.tool_id: specs[row.tool_name] for row in written})
         return conflicts
+
+    def _store_terms(self, connection: Connection, specs: Mapping[UUID, ToolSpec]) -> None:
+        """Store the words of tools, whose rows this transaction holds, instead of those before."""
+        if specs:
+            connection.execute(statements.remove_terms(specs))
+            connection.execute(statements.store_terms(), {"rows": statements.term_rows(specs)})
+
+    def _ensure_terms(self, *, changed: int) -> None:
+        """Mend the words of tools that another release wrote, and count them where many changed."""
+        while True:
+            with self._connection() as connection:
+                stale = (
+                    connection.execute(statements.stale_terms(self.namespace, limit=_TERMS_BATCH))
+                ).all()
+                specs = dict(map(statements.spec_row, stale))
+                self._store_terms(connection, specs)
+                connection.execute(statements.mark_terms(specs))
+            changed += len(stale)
+            if len(stale) < _TERMS_BATCH:
+                break
+        with self._connection() as connection:
+            counted = connection.scalar(statements.corpus_size(self.namespace))
+            if counted is None or changed * _RECOUNT_FROM_SHARE > counted:
+                for statement in statements.count_corpus(self.namespace):
+                    connection.execute(statement)
 
     def _store_vectors(self, connection: Connection, step: Write, ids: dict[str, Any]) -> None:
         arrays = step.arrays(ids)

@@ -42,7 +42,7 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
     async def search(
         self, query: str, *, k: int = 5, threshold: float | None = None
     ) -> list[ToolHit]:
-        """Return the active tools nearest to a question, best first.
+        """Return the active tools that fit a question best, by meaning and by words, best first.
 
         Args:
             query: The question, in any language the embedding model knows.
@@ -52,7 +52,7 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
 
         Returns:
             At most k hits; fewer only when no more tools are registered or reach the threshold.
-            Equal distances are in name order.
+            Equal scores are in order of distance, then name.
 
         Raises:
             InvalidQueryError: Empty question, k or threshold out of range.
@@ -63,19 +63,23 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
         """
         await self.open()
         needed = self._checked_threshold(k, threshold)
-        vector = await self._embedder.aembed_query(query)
+        parts = self._parts(query)
+        vectors = await self._embedder.aembed_queries(parts)
         async with self._search_connection() as connection:
             await self._know_model(connection)
             if self._model is None:
                 return []
             await _runtime.fetch(connection, self._search_settings(k))
-            parameters = self._search_parameters(vector, k)
-            rows = await _runtime.fetch(connection, self._search_statement(), parameters)
+            rows = await _runtime.fetch(
+                connection,
+                self._search_statement(len(parts)),
+                self._search_parameters(parts, vectors, k),
+            )
             if not rows:
                 self._check_model_is_kept(
                     (await connection.execute(statements.list_models())).all()
                 )
-        return self._hits(rows, needed)
+        return self._hits(rows, parts, k, needed)
 
     async def as_vector_store(self) -> PGVectorStore:
         """Return the active tools of this namespace as a read-only LangChain vector store.
@@ -135,6 +139,8 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
                     on_progress=on_progress,
                 )
                 report = await self._drive(steps, Work(changed_by=changed_by, lease=lease))
+        changed = len(report.added) + len(report.updated) + len(report.deactivated)
+        await self._ensure_terms(changed=changed)
         return replace(report, notes=await self._ensure_index(changed=report.embedded))
 
     async def plan(

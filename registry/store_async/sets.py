@@ -17,7 +17,7 @@ from registry.embedding_migration import (
 from registry.migrate import check_revision, read_revision
 from registry.statements import AnyRow
 from registry.store_async import _runtime
-from registry.store_async.tools import AsyncTools
+from registry.store_async.categories import AsyncCategories
 from registry.types import (
     EmbeddingBuildReport,
     EmbeddingComparison,
@@ -29,7 +29,7 @@ from registry.types import (
 __all__ = ["AsyncEmbeddingSets"]
 
 
-class AsyncEmbeddingSets(AsyncTools):
+class AsyncEmbeddingSets(AsyncCategories):
     """The part of the registry that changes the embedding model under running searches."""
 
     async def embedding_models(self) -> list[EmbeddingModelRecord]:
@@ -161,5 +161,9 @@ class AsyncEmbeddingSets(AsyncTools):
     async def _names(self, record: EmbeddingModelRecord, vector: str, k: int) -> set[str]:
         statement = statements.nearest_tools_exactly(record.id, record.model.dimensions)
         async with self._connection() as connection:
-            rows = (await connection.execute(statement, self._search_parameters(vector, k))).all()
+            rows = (
+                await connection.execute(
+                    statement, {"namespace": self.namespace, "vector_0": vector, "k": k}
+                )
+            ).all()
         return {row.tool_name for row in rows}

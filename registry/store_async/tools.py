@@ -262,7 +262,7 @@ class AsyncTools(AsyncWriting):
     async def _set_active(self, tool_name: str, *, is_active: bool, changed_by: str) -> None:
         await self._check_schema()
         async with self._connection() as connection:
-            await self._get(connection, tool_name)
+            record = await self._get(connection, tool_name)
             await connection.execute(
                 statements.set_active(self.namespace, tool_name, is_active=is_active),
                 {
@@ -270,6 +270,7 @@ class AsyncTools(AsyncWriting):
                     "changed_by": changed_by,
                 },
             )
+            await self._store_terms(connection, {record.id: record.spec})
 
     async def _change(
         self,
@@ -301,6 +302,7 @@ class AsyncTools(AsyncWriting):
                 ).one_or_none()
                 if done is not None:
                     await self._store_vectors(connection, Write(changes=[changed]), {})
+                    await self._store_terms(connection, {record.id: spec})
                     return await self._get(connection, tool_name)
 
     async def _vector_of(self, before: ToolSpec, after: ToolSpec) -> str | None:

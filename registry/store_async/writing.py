@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
@@ -14,10 +15,13 @@ from registry.errors import EmbeddingError
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.connections import AsyncConnections
 from registry.sync import Deactivate, Embed, MarkSynced, Reuse, Write
+from registry.types import ToolSpec
 
 __all__ = ["AsyncWriting"]
 
 T = TypeVar("T")
+_TERMS_BATCH = 500
+_RECOUNT_FROM_SHARE = 50  # one tool in so many changed
 _Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
 
 
@@ -57,9 +61,12 @@ class AsyncWriting(AsyncConnections):
                 return None
             if isinstance(step, Deactivate):
                 for tool_name in step.tool_names:
-                    await connection.execute(
+                    changed = await connection.execute(
                         statements.set_active(self.namespace, tool_name, is_active=False),
                         {"change": "deactivated: not in code", "changed_by": work.changed_by},
+                    )
+                    await connection.execute(
+                        statements.remove_terms(row.tool_id for row in changed)
                     )
                 return None
             await self._prolong(connection, work)
@@ -102,7 +109,42 @@ class AsyncWriting(AsyncConnections):
                 ids |= same
                 conflicts = [name for name in skipped if name not in same]
             await self._store_vectors(connection, step, ids)
+            specs = {change.spec.tool_name: change.spec for change in step.changes}
+            await self._store_terms(
+                connection, {row.tool_id: specs[row.tool_name] for row in written}
+            )
         return conflicts
+
+    async def _store_terms(
+        self, connection: AsyncConnection, specs: Mapping[UUID, ToolSpec]
+    ) -> None:
+        """Store the words of tools, whose rows this transaction holds, instead of those before."""
+        if specs:
+            await connection.execute(statements.remove_terms(specs))
+            await connection.execute(
+                statements.store_terms(), {"rows": statements.term_rows(specs)}
+            )
+
+    async def _ensure_terms(self, *, changed: int) -> None:
+        """Mend the words of tools that another release wrote, and count them where many changed."""
+        while True:
+            async with self._connection() as connection:
+                stale = (
+                    await connection.execute(
+                        statements.stale_terms(self.namespace, limit=_TERMS_BATCH)
+                    )
+                ).all()
+                specs = dict(map(statements.spec_row, stale))
+                await self._store_terms(connection, specs)
+                await connection.execute(statements.mark_terms(specs))
+            changed += len(stale)
+            if len(stale) < _TERMS_BATCH:
+                break
+        async with self._connection() as connection:
+            counted = await connection.scalar(statements.corpus_size(self.namespace))
+            if counted is None or changed * _RECOUNT_FROM_SHARE > counted:
+                for statement in statements.count_corpus(self.namespace):
+                    await connection.execute(statement)
 
     async def _store_vectors(
         self, connection: AsyncConnection, step: Write, ids: dict[str, Any]

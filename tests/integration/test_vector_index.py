@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -100,8 +100,13 @@ def plan_of(registry: ToolRegistry, statement: DriverStatement, k: int = 5) -> s
     explain = DriverStatement(f"EXPLAIN {statement.sql}", statement.fixed)
     with registry._search_connection() as connection:
         fetch(connection, registry._search_settings(k))
-        lines = fetch(connection, explain, registry._search_parameters(vector_text("at 0"), k))
+        lines = fetch(connection, explain, parameters(registry, "at 0", k))
     return "\n".join(re.sub(r"\[[^]]*\]", "[…]", line["QUERY PLAN"]) for line in lines)
+
+
+def parameters(registry: ToolRegistry, question: str, k: int) -> Mapping[str, Any]:
+    vectors = [registry.embedder.embed_query(question)]
+    return {**registry._search_parameters([question], vectors, k), "k": k}
 
 
 def exactly() -> DriverStatement:
@@ -112,7 +117,7 @@ def test_vec_1_the_nearest_being_disabled_does_not_shorten_the_answer(
     registry: ToolRegistry, indexed_url: str
 ) -> None:
     """VEC-1: the same 5 as an exact scan, with the planner left alone."""
-    assert "hnsw" in plan_of(registry, registry._search_statement())
+    assert "hnsw" in plan_of(registry, registry._search_statement(1))
     assert names(registry, 5) == exact(indexed_url, 5)
     assert len(set(names(registry, 50)) & set(exact(indexed_url, 50))) >= 49
 
@@ -143,13 +148,14 @@ def test_vec_2_the_second_scan_is_exact_whatever_the_index_may_do(indexed_url: s
             ):
                 connection.exec_driver_sql(f"SET LOCAL {setting}")
 
-        fast, rescue = far._search_statement(), exactly()
-        parameters = far._search_parameters(vector_text("at 0"), 5)
+        fast, rescue = far._search_statement(1), exactly()
+        found_with = parameters(far, "at 0", 5)
         with far._connection() as connection:
             fetch(connection, far._search_settings(5))
-            found = fetch(connection, fast, parameters)
+            found = fetch(connection, fast, found_with)
         assert "hnsw" in plan_of(far, fast)
-        assert [row["tool_name"] for row in found] == exact(indexed_url, 5, namespace="far")
+        nearest = sorted(found, key=lambda row: row["distance_0"])
+        assert [row["tool_name"] for row in nearest] == exact(indexed_url, 7, namespace="far")
         assert "hnsw" not in plan_of(far, rescue)
         assert names(far, 5) == exact(indexed_url, 5, namespace="far")
 
@@ -190,7 +196,7 @@ def test_vec_4_the_settings_of_a_search_end_with_it(indexed_url: str) -> None:
 
 def test_vec_5_the_search_walks_the_index_in_its_own_order(registry: ToolRegistry) -> None:
     """VEC-5: ascending distance with the index's operator; similarity is not ordered by."""
-    plan = plan_of(registry, registry._search_statement())
+    plan = plan_of(registry, registry._search_statement(1))
     walk, _, rest = plan.partition("CTE passed")
     assert f"Index Scan using {HNSW_INDEX_PREFIX}1" in walk
     assert "Order By: ((vector)::halfvec(64) <=> " in walk
@@ -208,7 +214,7 @@ def test_vec_5_the_prepared_statement_keeps_the_plan(registry: ToolRegistry) -> 
             "SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%<=>%%'"
         ).scalars()
         assert all("embedding_model_id = 1" in statement for statement in prepared)
-    assert "hnsw" in plan_of(registry, registry._search_statement())
+    assert "hnsw" in plan_of(registry, registry._search_statement(1))
 
 
 def test_vec_6_no_index_while_small_and_an_hnsw_one_once_filled(
@@ -226,8 +232,7 @@ def test_vec_6_no_index_while_small_and_an_hnsw_one_once_filled(
             question = f"at {rng.randrange(1, 4_000)}"
             found = {hit.tool_name for hit in large.search(question, k=10, threshold=0)}
             with large._connection() as connection:
-                vector = large.embedder.embed_query(question)
-                truth = fetch(connection, exactly(), large._search_parameters(vector, 10))
+                truth = fetch(connection, exactly(), parameters(large, question, 10))
             agreeing += len(found & {row["tool_name"] for row in truth})
     assert agreeing >= 0.98 * 300
 

@@ -21,7 +21,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "lease_wait_s": (0, 86_400),
     "index_min_tools": (1, 1_000_000_000),
     "ef_search": (1, 1_000),
+    "word_weight": (0, 10),
 }
+_SWITCHES = ("prepared_statements", "clauses")
+_FRACTIONS = tuple(name for name in _RANGES if name.endswith(("_s", "_weight")))
 
 
 def make(**values: Any) -> RegistrySettings:
@@ -31,7 +34,7 @@ def make(**values: Any) -> RegistrySettings:
 def test_every_setting_has_a_range() -> None:
     assert {field.name for field in dataclasses.fields(RegistrySettings)} == {
         "namespace",
-        "prepared_statements",
+        *_SWITCHES,
         *_RANGES,
     }
 
@@ -41,7 +44,7 @@ def test_both_ends_of_a_range_are_inside_and_what_is_beyond_is_refused(name: str
     low, high = _RANGES[name]
     for inside in (low, high):
         assert getattr(make(**{name: inside}), name) == inside
-    step = 0.0001 if name.endswith("_s") else 1
+    step = 0.0001 if name in _FRACTIONS else 1
     for outside in (low - step, high + step):
         with pytest.raises(ConfigurationError, match=rf"^{name} is {outside}; it must be from"):
             make(**{name: outside})
@@ -54,7 +57,7 @@ def test_what_is_no_number_is_refused_by_name(name: str, value: object) -> None:
         make(**{name: value})
 
 
-@pytest.mark.parametrize("name", [name for name in _RANGES if not name.endswith("_s")])
+@pytest.mark.parametrize("name", [name for name in _RANGES if name not in _FRACTIONS])
 def test_counts_are_whole(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^{name} is 2.5; it must be a whole number$"):
         make(**{name: 2.5})

@@ -1,0 +1,104 @@
+"""Pure: candidates with their cosines and their words -> a ranking, and what each score is made of.
+
+    score(tool) = fit(question, tool) + the best of its clauses: share(clause) * fit(clause, tool)
+    fit(part, tool) = standing(cosine) + word_weight * BM25
+
+Standing is the cosine in standard deviations above the mean of the part's nearest candidates, so
+no constant depends on the embedding model. BM25 stays absolute, a sum of log odds: a question with
+few or unknown words gives it little, a long or literal one much, and the weight of the words
+thereby follows the question without a formula of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CANDIDATES", "Floats", "Ranked", "fuse"]
+
+Floats = NDArray[np.float64]
+
+CANDIDATES = 50  # by vector and by words, for the question and for each clause
+_CLAUSE_WEIGHT = 1.0
+_SERVED = 0.7  # what a clause still counts after each tool that was chosen for it
+_LEAST_SPREAD = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One tool's place: its score is the sum of the four parts.
+
+    Attributes:
+        index: Column of the candidate.
+        vector: Of the whole question, in standard deviations of its nearest candidates.
+        words: Of the whole question, BM25 times its weight.
+        clause: The clause that counted, from 1; 0 where the question has none.
+        clause_vector: Of that clause.
+        clause_words: Of that clause.
+    """
+
+    index: int
+    score: float
+    vector: float
+    words: float
+    clause: int = 0
+    clause_vector: float = 0.0
+    clause_words: float = 0.0
+
+
+def fuse(cosine: Floats, bm25: Floats, *, word_weight: float, limit: int) -> list[Ranked]:
+    """Return the best candidates, best first; equal scores stay in the order given.
+
+    A clause counts less with each tool that was chosen for it, so that every part of a compound
+    question gets its tools.
+
+    Args:
+        cosine: Parts by candidates, exact; row 0 is the whole question, the others its clauses.
+        bm25: The same shape; 0 where no word occurs.
+        word_weight: Standard deviations of cosine that one nat of BM25 is worth.
+        limit: Most tools to return.
+    """
+    vector = _standing(cosine)
+    words = word_weight * bm25
+    fit = vector + words
+    share = np.full(len(fit) - 1, _CLAUSE_WEIGHT)
+    free = np.ones(fit.shape[1], dtype=bool)
+    chosen: list[Ranked] = []
+    for _ in range(min(limit, fit.shape[1])):
+        score = fit[0].copy()
+        if len(share):
+            score += (share[:, None] * fit[1:]).max(axis=0)
+        best = int(np.where(free, score, -np.inf).argmax())
+        free[best] = False
+        whole = Ranked(
+            index=best,
+            score=float(score[best]),
+            vector=float(vector[0, best]),
+            words=float(words[0, best]),
+        )
+        if not len(share):
+            chosen.append(whole)
+            continue
+        clause = int((share * fit[1:, best]).argmax())
+        chosen.append(
+            Ranked(
+                index=best,
+                score=whole.score,
+                vector=whole.vector,
+                words=whole.words,
+                clause=clause + 1,
+                clause_vector=float(share[clause] * vector[clause + 1, best]),
+                clause_words=float(share[clause] * words[clause + 1, best]),
+            )
+        )
+        share[clause] *= _SERVED
+    return chosen
+
+
+def _standing(cosine: Floats) -> Floats:
+    count = min(CANDIDATES, cosine.shape[1])
+    nearest = -np.partition(-cosine, count - 1, axis=1)[:, :count]
+    spread = np.maximum(nearest.std(axis=1, keepdims=True), _LEAST_SPREAD)
+    return (cosine - nearest.mean(axis=1, keepdims=True)) / spread
