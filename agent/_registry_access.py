@@ -5,16 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
+from registry.base import RegistryBase
+from registry.embedding import Embedder
 from registry.errors import ConfigurationError
+from registry.types import ToolSelection
+from registry.usage_log import UsageLog
 
 if TYPE_CHECKING:
     from registry.store import ToolRegistry
     from registry.store_async import AsyncToolRegistry
+    from registry.strategy import Strategy
     from registry.types import ToolHit
 
-__all__ = ["RegistryAccess"]
+__all__ = ["RegistryAccess", "SelectOptions"]
+
+
+class SelectOptions(TypedDict):
+    """How `registry.select` chooses."""
+
+    k: int
+    threshold: float | None
+    strategy: Strategy
 
 
 class RegistryAccess:
@@ -30,24 +43,59 @@ class RegistryAccess:
         self._is_async = iscoroutinefunction(registry.search)
 
     @property
-    def threshold(self) -> float:
-        """Relevance threshold of the registry's embedding model; known after the first search."""
-        return self._registry.threshold
+    def namespace(self) -> str:
+        """Tenant whose tools are searched."""
+        return getattr(self._registry, "namespace", "default")
 
-    def search(self, query: str, *, k: int) -> list[ToolHit]:
-        """Return up to k hits, best first, without a threshold.
+    @property
+    def embedding_model_id(self) -> int | None:
+        """Set of vectors that is searched; known after the first search."""
+        return getattr(self._registry, "embedding_model_id", None)
+
+    @property
+    def usage_log(self) -> UsageLog | None:
+        """Log that all agents over this registry share; None for one without a database."""
+        # Stand-ins with the same methods serve as registries too.
+        if not isinstance(self._registry, RegistryBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return None
+        return UsageLog.of(self._registry)
+
+    def question_vector(self, question: str) -> str | None:
+        """Return the vector of a question that was searched a moment ago; embeds nothing."""
+        embedder = getattr(self._registry, "embedder", None)
+        return embedder.cached_query(question) if isinstance(embedder, Embedder) else None
+
+    def select(self, query: str, **options: Unpack[SelectOptions]) -> ToolSelection:
+        """Return what may be offered for a question.
 
         Raises:
-            ConfigurationError: The registry is an async one.
+            ConfigurationError: The registry is an async one, or there is no such strategy.
             RegistryError: The search failed.
         """
-        return self._sync().search(query, k=k, threshold=0)
+        registry = self._sync()
+        if not hasattr(registry, "select"):  # a stand-in that only searches
+            return self._searched(registry.search(query, k=options["k"], threshold=0), options)
+        return registry.select(query, **options)
 
-    async def asearch(self, query: str, *, k: int) -> list[ToolHit]:
-        """Like `search`, for async runs."""
-        if self._is_async:
-            return await cast("AsyncToolRegistry", self._registry).search(query, k=k, threshold=0)
-        return await asyncio.to_thread(self._sync().search, query, k=k, threshold=0)
+    async def aselect(self, query: str, **options: Unpack[SelectOptions]) -> ToolSelection:
+        """Like `select`, for async runs."""
+        if not self._is_async:
+            return await asyncio.to_thread(self.select, query, **options)
+        registry = cast("AsyncToolRegistry", self._registry)
+        if not hasattr(registry, "select"):
+            hits = await registry.search(query, k=options["k"], threshold=0)
+            return self._searched(hits, options)
+        return await registry.select(query, **options)
+
+    def _searched(self, hits: list[ToolHit], options: SelectOptions) -> ToolSelection:
+        given = options["threshold"]
+        return ToolSelection(
+            hits=tuple(hits),
+            exempt=frozenset(),
+            strategy="retrieval",
+            categories=(),
+            threshold=self._registry.threshold if given is None else given,
+        )
 
     def active_states(self, names: Sequence[str]) -> dict[str, bool]:
         """Return name to whether it is active now; names not registered are absent.

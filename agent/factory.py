@@ -19,7 +19,9 @@ from agent.middleware.run_limits import RunLimitsMiddleware
 from agent.middleware.tool_rag import ToolRAGMiddleware
 from agent.selection import OnNoMatch
 from registry.errors import ConfigurationError
+from registry.strategy import Strategy
 from registry.toolset import Toolset
+from registry.usage_log import UsageLog
 
 if TYPE_CHECKING:
     from registry.store import ToolRegistry
@@ -48,6 +50,8 @@ def create_tool_rag_agent(
     on_no_match: OnNoMatch = "answer",
     max_offered: int = 32,
     max_steps: int = 10,
+    strategy: Strategy = "auto",
+    usage_log: UsageLog | bool = True,
     tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] = (),
     system_prompt: str | SystemMessage | None = DEFAULT_SYSTEM_PROMPT,
     middleware: Sequence[AgentMiddleware[Any, Any, Any]] = (),
@@ -68,6 +72,10 @@ def create_tool_rag_agent(
             offer the best hit (`best_hit`).
         max_offered: Tools offered in a thread at a time, 1 to 128.
         max_steps: Model calls in one run, at least 1.
+        strategy: How tools are chosen; `auto` goes by their number (`ToolRAGMiddleware`).
+        usage_log: Where selections and calls are recorded: True for the log that all agents over
+            this registry share (`UsageLog.of(registry)`, closed by whoever owns the registry),
+            False for none.
         tools: Tools outside the registry, bound in every call.
         system_prompt: None for no system message.
         middleware: More LangChain middleware; it runs inside this project's own.
@@ -90,6 +98,8 @@ def create_tool_rag_agent(
             pinned=pinned,
             on_no_match=on_no_match,
             max_offered=max_offered,
+            strategy=strategy,
+            usage_log=usage_log,
         ),
     ]
     agent = create_agent(

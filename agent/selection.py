@@ -70,6 +70,7 @@ def select(
     on_no_match: OnNoMatch,
     max_offered: int,
     turn: int,
+    exempt: Container[str] = (),
 ) -> Selection:
     """Return what a thread is offered from now on.
 
@@ -86,9 +87,10 @@ def select(
         on_no_match: Take nothing (`answer`) or the best hit when none reaches the threshold.
         max_offered: Room, in tools.
         turn: Number of this run in its thread, from 1.
+        exempt: Names of hits that are taken whatever their relevance.
     """
     usable = [hit for hit in hits if hit.binding in bindings]
-    passed = [hit for hit in usable if hit.relevance >= threshold]
+    passed = [hit for hit in usable if hit.relevance >= threshold or hit.tool_name in exempt]
     if not passed and on_no_match == "best_hit":
         passed = usable[:1]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import concurrency, exactness, retrieval, scale
+from benchmarks import concurrency, exactness, learning, retrieval, routing, scale
 
 BENCHMARKS = {
     "scale": scale.main,
     "retrieval": retrieval.main,
+    "routing": routing.main,
+    "learning": learning.main,
     "concurrency": concurrency.main,
     "exactness": exactness.main,
 }

@@ -64,17 +64,20 @@ class Samples:
 class Captured:
     """The SQL that a search of `toolrag` sends: of its settings and of itself."""
 
-    def __init__(self, registry: ToolRegistry, question: str) -> None:
+    def __init__(self, registry: ToolRegistry, questions: Sequence[str]) -> None:
         registry.open()
-        settings, search = registry._search_settings(K), registry._search_statement()
+        settings = registry._search_settings(K)
         self.settings = settings.sql, dict(settings.fixed)
-        vector = registry.embedder.embed_query(question)
-        self.sql = search.sql
-        self.parameters = {**search.fixed, **registry._search_parameters(vector, K)}
-        self.vectors: dict[str, str] = {}
+        self._searches: dict[str, tuple[str, dict[str, Any]]] = {}
+        for question in questions:
+            parts = registry._parts(question)
+            vectors = registry.embedder.embed_queries(parts)
+            search = registry._search_statement(len(parts))
+            bound = registry._search_parameters(parts, vectors, K)
+            self._searches[question] = search.sql, {**search.fixed, **bound}
 
     def search(self, question: str) -> tuple[Any, Any]:
-        return self.sql, {**self.parameters, "vector": self.vectors[question]}
+        return self._searches[question]
 
     @property
     def session_settings(self) -> tuple[Any, Any]:
@@ -241,8 +244,7 @@ def main(sizes: Sequence[int] = SIZES) -> None:
             url = prepared.url(count)
             embedder = prepared.questions_embedder()
             with ToolRegistry(url, embeddings=embedder, settings=SETTINGS) as registry:
-                captured = Captured(registry, prepared.questions[0])
-            captured.vectors = {q: embedder.embed_query(q) for q in prepared.questions}
+                captured = Captured(registry, prepared.questions)
             figures[str(count)] = {
                 "preparing": preparing,
                 **measure(prepared, url, count, captured),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from registry.embedding import Vectors
-from registry.text import legal_name
+from registry.text import humanise, legal_name
 from registry.types import ToolSpec
 
 FOLDER = Path(__file__).parents[2] / "shared" / "bench"
@@ -35,7 +35,8 @@ def specs(name: str, *, limit: int | None = None) -> list[ToolSpec]:
         spec = ToolSpec(
             tool_name=legal_name(row["name"]),
             display_name=row["name"],
-            description=row["description"],
+            # The registry takes none without; toolbench has 214.
+            description=row["description"].strip() or humanise(row["name"]),
             category=row.get("category") or "general",
             args_schema=row.get("args_schema") or {},
         )

@@ -24,6 +24,7 @@ from sqlalchemy.engine import make_url
 
 from benchmarks.data import catalogue, catalogue_vectors, rows, specs
 from registry import Embedder, LocalPostgres, RegistrySettings, ToolRegistry, migrate
+from registry.clauses import clauses
 from registry.embedding import LocalEmbeddings, Vectors
 from registry.text import embedding_text
 from registry.types import ToolSpec
@@ -31,9 +32,10 @@ from registry.types import ToolSpec
 REAL = 10_000
 QUESTIONS = 100
 DIMENSIONS = 512
-INDEX_FROM = RegistrySettings().index_min_tools
+INDEX = RegistrySettings(auto_calibrate=False)
+INDEX_FROM = INDEX.index_min_tools
 MEMORY = {"shared_buffers": "2GB", "max_connections": "200", "maintenance_work_mem": "1GB"}
-NO_INDEX = RegistrySettings(index_min_tools=1_000_000_000)
+NO_INDEX = RegistrySettings(auto_calibrate=False, index_min_tools=1_000_000_000)
 
 
 class Prepared(Embeddings):
@@ -60,19 +62,21 @@ class Prepare:
     """A server and what is needed to fill it.
 
     Attributes:
-        questions: Questions of `bfcl`, whose tools are not in the catalogue.
+        questions: Questions of `bfcl`, whose tools are not in the catalogue; half of them are
+            compound and are searched in parts as well.
     """
 
     def __init__(self, folder: Path, server: LocalPostgres) -> None:
         self._url = server.url
         self.questions = [row["query"] for row in islice(rows("bfcl/queries"), QUESTIONS)]
-        kept = folder / "vectors.npy"
+        self._parts = [part for q in self.questions for part in (q, *clauses(q))]
+        kept = folder / "vectors-with-clauses.npy"
         if not kept.exists():
             texts = [embedding_text(spec) for spec in specs("catalog_openapi", limit=REAL)]
             model = LocalEmbeddings()
-            np.save(kept, np.array(model.embed_documents([*texts, *self.questions]), np.float32))
+            np.save(kept, np.array(model.embed_documents([*texts, *self._parts]), np.float32))
         vectors = np.load(kept)
-        self._real, self._asked = vectors[:-QUESTIONS], vectors[-QUESTIONS:]
+        self._real, self._asked = vectors[: -len(self._parts)], vectors[-len(self._parts) :]
 
     def url(self, count: int) -> str:
         """Return the URL of the database with so many tools."""
@@ -80,8 +84,8 @@ class Prepare:
         return named.render_as_string(hide_password=False)
 
     def questions_embedder(self) -> Embedder:
-        """Return an embedder that knows the questions only."""
-        return _embedder(Prepared(self.questions, self._asked))
+        """Return an embedder that knows the questions and their clauses only."""
+        return _embedder(Prepared(self._parts, self._asked))
 
     def tools(self, count: int) -> tuple[list[ToolSpec], Embedder]:
         """Return so many tools and an embedder that knows them."""
@@ -105,7 +109,7 @@ class Prepare:
         with ToolRegistry(self.url(count), embeddings=embedder, settings=NO_INDEX) as registry:
             with timed(took, "first_sync_without_embedding_and_index_s"):
                 registry.sync(tools)
-        with ToolRegistry(self.url(count), embeddings=embedder) as registry:
+        with ToolRegistry(self.url(count), embeddings=embedder, settings=INDEX) as registry:
             with timed(took, "index_s"):
                 registry.sync(tools[:1])
         _fill_vector_store(self.url(count), indexed=count >= INDEX_FROM, took=took)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from registry.embedding import Embedder, LocalEmbeddings
+    from registry.evaluation import Evaluation, EvaluationQuestion, aevaluate, evaluate
     from registry.local_postgres import LocalPostgres
     from registry.retriever import ToolRetriever
     from registry.settings import RegistrySettings
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
         ToolRecord,
         ToolSpec,
     )
+    from registry.usage import UsageSettings
+    from registry.usage_log import UsageLog
 
 __all__ = [
     "AsyncToolRegistry",
     "Embedder",
     "EmbeddingModel",
+    "Evaluation",
+    "EvaluationQuestion",
     "LocalEmbeddings",
     "LocalPostgres",
     "RegistrySettings",
@@ -40,12 +45,18 @@ __all__ = [
     "ToolRetriever",
     "ToolSpec",
     "Toolset",
+    "UsageLog",
+    "UsageSettings",
+    "aevaluate",
+    "evaluate",
 ]
 
 _MODULE_OF = {
     "AsyncToolRegistry": "store_async",
     "Embedder": "embedding",
     "EmbeddingModel": "types",
+    "Evaluation": "evaluation",
+    "EvaluationQuestion": "evaluation",
     "LocalEmbeddings": "embedding",
     "LocalPostgres": "local_postgres",
     "RegistrySettings": "settings",
@@ -57,6 +68,10 @@ _MODULE_OF = {
     "ToolRetriever": "retriever",
     "ToolSpec": "types",
     "Toolset": "toolset",
+    "UsageLog": "usage_log",
+    "UsageSettings": "usage",
+    "aevaluate": "evaluation",
+    "evaluate": "evaluation",
 }
 
 

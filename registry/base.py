@@ -16,9 +16,10 @@ from sqlalchemy import Delete, Insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from registry import statements
+from registry.changes import check_author
 from registry.clauses import clauses
 from registry.database import normalise_url
-from registry.embedding import Embedder
+from registry.embedding import Embedder, checked_question
 from registry.errors import (
     ConfigurationError,
     EmbeddingModelMismatchError,
@@ -30,8 +31,10 @@ from registry.errors import (
 )
 from registry.fusion import CANDIDATES, Floats, Ranked, fuse
 from registry.lexical import lexical_terms
+from registry.relevance import DEFAULT_THRESHOLD, Calibration, coverage, evidence, relevance
 from registry.settings import RegistrySettings
 from registry.statements import AnyRow, DriverStatement
+from registry.strategy import Plan
 from registry.text import nearest_names, text_hash
 from registry.types import EmbeddingModel, EmbeddingModelRecord, ScoreParts, ToolHit, ToolSpec
 
@@ -39,6 +42,7 @@ __all__ = [
     "INDEX_BUSY",
     "MAX_K",
     "NO_INDEX_FOR_SIZE",
+    "SWITCH",
     "Lease",
     "RegistryBase",
     "Waiting",
@@ -64,6 +68,7 @@ NO_INDEX_FOR_SIZE = (
     f"vectors of more than {statements.MAX_INDEXED_DIMENSIONS} dimensions have no index; "
     "searches scan exactly"
 )
+SWITCH = "embeddings:switch"  # lease that writers wait for the end of
 INDEX_BUSY = "another process is making the vector index; searches scan exactly until it stands"
 
 
@@ -87,12 +92,24 @@ class RegistryBase:
             cache_size=self.settings.query_cache_size,
         )
         self._model: tuple[int, EmbeddingModel] | None = None
-        self._searches: dict[tuple[int, int], DriverStatement] = {}
+        self._other_serving: int | None = None  # set that serves, seen and known to be no news
+        self._searches: dict[tuple[int, int, bool], DriverStatement] = {}
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
         self._settings_statements: dict[int, DriverStatement] = {}
+        self._calibration: Calibration | None = None
         self._closed = False
+
+    @property
+    def url(self) -> str:
+        """The database's URL, its password included."""
+        return self._url.render_as_string(hide_password=False)
+
+    @property
+    def embedding_model_id(self) -> int | None:
+        """Number of the set of vectors that is searched; None before anything was."""
+        return self._model[0] if self._model else None
 
     @property
     def namespace(self) -> str:
@@ -106,7 +123,12 @@ class RegistryBase:
 
     @property
     def threshold(self) -> float:
-        """Relevance below which a hit is taken as not relevant; stored with the model."""
+        """Relevance below which a hit is taken as not relevant.
+
+        0.6 in a calibrated registry; before the first search or calibration the model's own.
+        """
+        if self._calibration is not None:
+            return DEFAULT_THRESHOLD
         return self._model[1].threshold if self._model else self._embedder.threshold
 
     def _check_not_closed(self) -> None:
@@ -133,33 +155,38 @@ class RegistryBase:
         ours.dimensions = stored.dimensions
         self._model = (model_id, stored)
 
-    def _accept_model_for_writing(self, row: AnyRow | None) -> None:
-        """Make sure that the vectors about to be written are of the model that serves.
+    def _follow_model(self, row: AnyRow | None) -> None:
+        """Take over the stored model where none is known yet, or a newer set of the same one.
+
+        A process whose model was replaced goes on with its own set.
 
         Raises:
-            EmbeddingModelMismatchError: Searches were switched to another set since.
+            EmbeddingModelMismatchError: None is known yet, and it is not the configured one.
         """
-        before = self._model
-        self._accept_model(row)
-        if before is not None and self._model is not None and before[0] != self._model[0]:
-            self._model = before
-            raise EmbeddingModelMismatchError(
-                stored=f"another set of {self._embedder.name}", configured=f"set {before[0]}"
-            )
+        if self._model is None:
+            self._accept_model(row)
+        elif row is not None and self._is_followed_by(row):
+            self._model = statements.model_of_row(row)
 
-    def _check_model_is_kept(self, models: Sequence[AnyRow]) -> None:
-        """Tell an empty answer of an empty registry from one of a set that was removed.
+    def _is_followed_by(self, row: AnyRow | None) -> bool:
+        """Return whether this is another set of the model that this process searches."""
+        if row is None or self._model is None or row.id == self._model[0]:
+            return False
+        return statements.model_of_row(row)[1].same_vectors(self._model[1])
 
-        Raises:
-            EmbeddingModelMismatchError: The set this process searches is gone.
-        """
+    def _is_kept(self, models: Sequence[AnyRow]) -> bool:
+        """Return whether the set that this process searches is there, and complete once."""
         assert self._model is not None
-        if models and all(row.id != self._model[0] for row in models):
-            active = next((row for row in models if row.state == "active"), models[0])
-            raise EmbeddingModelMismatchError(
-                stored=str(statements.model_of_row(active)[1]),
-                configured=f"{self._model[1]}, whose vectors were pruned; restart this process",
-            )
+        return any(row.id == self._model[0] and row.activated_at for row in models)
+
+    def _pruned(self, models: Sequence[AnyRow]) -> EmbeddingModelMismatchError:
+        """Return the error of a process whose set was removed."""
+        assert self._model is not None
+        active = next((row for row in models if row.state == "active"), models[0])
+        return EmbeddingModelMismatchError(
+            stored=str(statements.model_of_row(active)[1]),
+            configured=f"{self._model[1]}, whose vectors were pruned; restart this process",
+        )
 
     def _incomplete(
         self, record: EmbeddingModelRecord, lacking: Sequence[AnyRow]
@@ -197,22 +224,25 @@ class RegistryBase:
 
     def _parts(self, query: str) -> list[str]:
         """Return the question, and its clauses where it is a compound one."""
-        return [query, *(clauses(query) if self.settings.clauses else ())]
+        question = checked_question(query)
+        return [question, *(clauses(question) if self.settings.clauses else ())]
 
-    def _search_statement(self, parts: int) -> DriverStatement:
+    def _search_statement(self, parts: int, *, explained: bool = False) -> DriverStatement:
         """Return the search of the model in use for a number of parts, built once."""
         assert self._model is not None
         model_id, model = self._model
-        if (model_id, parts) not in self._searches:
-            self._searches[model_id, parts] = DriverStatement.of(
+        key = (model_id, parts, explained)
+        if key not in self._searches:
+            self._searches[key] = DriverStatement.of(
                 statements.search_candidates(
                     model_id,
                     model.dimensions,
                     parts=parts,
                     words=self.settings.word_weight > 0,
+                    explained=explained,
                 )
             )
-        return self._searches[model_id, parts]
+        return self._searches[key]
 
     def _search_settings(self, k: int) -> DriverStatement:
         ef_search = min(MAX_K, max(self.settings.ef_search, 2 * max(k, CANDIDATES)))
@@ -220,7 +250,7 @@ class RegistryBase:
             self._settings_statements[ef_search] = DriverStatement.of(
                 statements.set_search_settings(
                     ef_search=ef_search, statement_timeout_s=self.settings.statement_timeout_s
-                )
+                ).add_columns(statements.serving_model_id())
             )
         return self._settings_statements[ef_search]
 
@@ -240,28 +270,53 @@ class RegistryBase:
             "needed": max(k, _NEEDED),
         }
 
-    def _checked_threshold(self, k: int, threshold: float | None) -> float:
+    def _check_search(self, k: int, threshold: float | None) -> None:
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQueryError(f"k is {k}; ask for 1 to {MAX_K} tools.")
-        if threshold is None:
-            return self.threshold
-        if not 0 <= threshold <= 1:
+        if threshold is not None and not 0 <= threshold <= 1:
             raise InvalidQueryError(f"threshold is {threshold}; relevance goes from 0 to 1.")
-        return threshold
 
-    def _hits(
-        self, rows: Sequence[Mapping[str, Any]], parts: Sequence[str], k: int, threshold: float
+    def _ranked(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        parts: Sequence[str],
+        k: int,
+        plan: Plan | None = None,
     ) -> list[ToolHit]:
-        """Rank the candidates, best first; of the first k those that reach the threshold."""
+        """Return the k best of the candidates, best first."""
         if not rows:
             return []
         rows = sorted(rows, key=lambda row: (row["distance_0"], row["tool_name"]))
-        cosine = _column(rows, "distance", len(parts))
-        np.subtract(1.0, cosine, out=cosine)
+        self._calibration = _calibration_of(rows[0])
+        cosine = 1.0 - _column(rows, "distance", len(parts))
         words = _column(rows, "words", len(parts))
-        ranking = fuse(cosine, words, word_weight=self.settings.word_weight, limit=k)
-        hits = [_hit(rows[r.index], parts, r, rank) for rank, r in enumerate(ranking, start=1)]
-        return [hit for hit in hits if hit.relevance >= threshold]
+        ranking = fuse(
+            cosine,
+            words,
+            word_weight=self.settings.word_weight,
+            limit=k,
+            bonus=None if plan is None else _bonus(rows, plan),
+        )
+        if self._calibration is None:
+            relevances = np.maximum(0.0, cosine[0, [ranked.index for ranked in ranking]])
+        else:
+            found = _evidence(rows[0], cosine[0], words[0], ranking, self._calibration.spread)
+            relevances = relevance(found, self._calibration)
+        return [
+            _hit(rows[ranked.index], parts, ranked, rank=rank, relevance=float(relevant))
+            for rank, (ranked, relevant) in enumerate(
+                zip(ranking, relevances, strict=True), start=1
+            )
+        ]
+
+    def _first_evidence(
+        self, rows: Sequence[Mapping[str, Any]], parts: Sequence[str], spread: float
+    ) -> float:
+        """Return the evidence of the best hit, whatever the calibration in force."""
+        cosine = 1.0 - _column(rows, "distance", len(parts))
+        words = _column(rows, "words", len(parts))
+        best = fuse(cosine, words, word_weight=self.settings.word_weight, limit=1)
+        return float(_evidence(rows[0], cosine[0], words[0], best, spread)[0])
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
         # A name may come from anywhere: a long or unprintable one is not repeated in full.
@@ -275,18 +330,42 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str, parts: int) -> Floats:
     return np.array([[row[f"{name}_{p}"] for row in rows] for p in range(parts)], dtype=float)
 
 
-def _hit(row: Mapping[str, Any], parts: Sequence[str], ranked: Ranked, rank: int) -> ToolHit:
-    distance = max(0.0, float(row["distance_0"]))
+def _bonus(rows: Sequence[Mapping[str, Any]], plan: Plan) -> Floats:
+    return np.array([plan.bonus_of(row["category"]) for row in rows])
+
+
+def _calibration_of(row: Mapping[str, Any]) -> Calibration | None:
+    if row["spread"] is None:
+        return None
+    return Calibration(spread=row["spread"], null=row["null_evidence"], zero=row["zero"])
+
+
+def _evidence(
+    row: Mapping[str, Any],
+    cosine: Floats,
+    words: Floats,
+    ranking: Sequence[Ranked],
+    spread: float,
+) -> Floats:
+    scores = np.array([ranked.score for ranked in ranking])
+    share = np.clip(scores / scores[0], 0.0, 1.0) if scores[0] > 0 else np.ones(len(scores))
+    return evidence(cosine, coverage(words, float(row["possible"])), share, spread=spread)
+
+
+def _hit(
+    row: Mapping[str, Any], parts: Sequence[str], ranked: Ranked, *, rank: int, relevance: float
+) -> ToolHit:
     fields = {name: row[name] for name in _HIT_FIELDS}
     return ToolHit(
         **fields,
         rank=rank,
-        distance=distance,
-        relevance=max(0.0, 1.0 - distance),
+        distance=max(0.0, float(row["distance_0"])),
+        relevance=relevance,
         score=ranked.score,
         parts=ScoreParts(
             vector=ranked.vector,
             words=ranked.words,
+            route=ranked.route,
             clause=parts[ranked.clause] if ranked.clause else "",
             clause_vector=ranked.clause_vector,
             clause_words=ranked.clause_words,
@@ -333,17 +412,24 @@ class Work:
     changed_by: str = ""
     lease: Lease | None = None
 
+    def __post_init__(self) -> None:
+        check_author(self.changed_by)
+
 
 class Waiting:
     """How long to wait for another process's lease, and when to stop waiting.
+
+    Args:
+        name: Of the lease.
+        wait_s: Longest wait, seconds.
 
     Raises:
         RegistryBusyError: From `pause_s`, when there is nothing to wait for any more.
     """
 
-    def __init__(self, name: str, *, settings: RegistrySettings, wait: bool) -> None:
+    def __init__(self, name: str, *, wait_s: float) -> None:
         self._name = name
-        self._wait_s = settings.lease_wait_s if wait else 0.0
+        self._wait_s = wait_s
         self._since = time.monotonic()
         self._pause_s = 0.05
 
@@ -352,14 +438,19 @@ class Waiting:
         """How long it has been waited, seconds."""
         return time.monotonic() - self._since
 
-    def pause_s(self) -> float:
-        """Return how long to sleep before the next try, seconds."""
+    def pause_s(self, held: AnyRow | None) -> float:
+        """Return how long to sleep before the next try, seconds.
+
+        Args:
+            held: Row of `lease_holder`; None where it was given back in this moment.
+        """
         waited = self.waited_s
         if waited >= self._wait_s:
             after = f" after {waited:.0f} s" if self._wait_s else ""
+            who = f": {held.holder} until {held.expires_at:%Y-%m-%d %H:%M:%S %Z}" if held else ""
             raise RegistryBusyError(
-                f"Another process holds {self._name!r}{after}. Let it finish; if it was killed, "
-                "its hold runs out within a minute."
+                f"Another process holds {self._name!r}{after}{who}. Let it finish; while it works "
+                "it prolongs its hold, and if it was killed, the hold runs out then."
             )
         self._pause_s = min(self._pause_s * 1.5, 1.0)
         return self._pause_s

@@ -6,13 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict
 
-from registry.errors import InvalidToolError, ToolNotFoundError, VersionNotFoundError
+from registry.errors import (
+    ConfigurationError,
+    InvalidToolError,
+    ToolNotFoundError,
+    VersionNotFoundError,
+)
 from registry.statements import AnyRow, tool_version
-from registry.text import nearest_names
+from registry.text import is_unicode
 from registry.toolset import tool_spec
 from registry.types import FieldChange, ToolSpec, ToolVersion
 
-__all__ = ["ToolChanges", "changed_spec", "diff_versions", "history_of", "version_of"]
+__all__ = [
+    "ToolChanges",
+    "changed_spec",
+    "check_author",
+    "check_version",
+    "diff_versions",
+    "history_of",
+    "purged_advice",
+    "version_of",
+]
 
 
 class ToolChanges(TypedDict, total=False):
@@ -43,33 +57,59 @@ def changed_spec(spec: ToolSpec, changes: Mapping[str, Any]) -> ToolSpec:
     return tool_spec(spec.replace(**values))
 
 
-def history_of(
-    rows: Sequence[AnyRow], tool_name: str, *, namespace: str, known: Sequence[str]
-) -> list[ToolVersion]:
+def history_of(rows: Sequence[AnyRow], tool_name: str, *, namespace: str) -> list[ToolVersion]:
     """Return the versions of the tool that has this name now, newest first.
 
     Args:
-        rows: Of `tool_history_of`: those of a tool that stands before those of a purged one.
+        rows: At least one, of `tool_history_of`: those of a tool that stands before those of a
+            purged one.
         tool_name: Name of both.
         namespace: For the error.
-        known: Names to suggest in it.
 
     Raises:
-        ToolNotFoundError: Never registered, or purged.
+        ToolNotFoundError: It was purged.
     """
-    if not rows:
-        raise ToolNotFoundError(
-            tool_name, namespace=namespace, nearest=nearest_names(tool_name, known)
-        )
     newest = rows[0]
     if newest.snapshot is None:
         raise ToolNotFoundError(
             tool_name,
             namespace=namespace,
-            advice=f"It was purged on {newest.changed_at:%Y-%m-%d} by {newest.changed_by}; "
-            "nothing of it is kept.",
+            advice=purged_advice(newest),
         )
     return [tool_version(row) for row in rows if row.tool_id == newest.tool_id]
+
+
+def purged_advice(row: AnyRow) -> str:
+    """Return what is told of a purged tool, from the row of `tool_history_of` that is left."""
+    return f"It was purged on {row.changed_at:%Y-%m-%d} by {row.changed_by}; nothing of it is kept."
+
+
+def check_author(changed_by: str) -> None:
+    """Refuse what cannot stand in the history as the author of a change.
+
+    Raises:
+        ConfigurationError: No text, or not valid Unicode, or with a NUL character.
+    """
+    if not isinstance(changed_by, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"changed_by is a {type(changed_by).__name__}; give a name, or nothing."
+        )
+    if "\0" in changed_by or not is_unicode(changed_by):
+        raise ConfigurationError(
+            "changed_by holds a NUL character or is not valid Unicode; give a readable name."
+        )
+
+
+def check_version(version: int) -> None:
+    """Refuse what is no version number.
+
+    Raises:
+        ConfigurationError: It is not a whole number.
+    """
+    if not isinstance(version, int) or isinstance(version, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"version is {version!r}, a {type(version).__name__}; versions are whole numbers."
+        )
 
 
 def version_of(versions: Sequence[ToolVersion], version: int) -> ToolVersion:
@@ -77,7 +117,9 @@ def version_of(versions: Sequence[ToolVersion], version: int) -> ToolVersion:
 
     Raises:
         VersionNotFoundError: There is no such version.
+        ConfigurationError: That is no version number.
     """
+    check_version(version)
     for found in versions:
         if found.version == version:
             return found

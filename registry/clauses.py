@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from registry.lexical import UNSPACED, lexical_terms
 
@@ -11,19 +11,22 @@ __all__ = ["MAX_CLAUSES", "clauses"]
 
 MAX_CLAUSES = 4
 _MIN_CLAUSE_TERMS = 2
+_MAX_CHARS = 4_000  # a longer text is a document: what it asks for does not stand between commas
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;])[\"'”»]?\s+|\n+|(?<=[。！？；])")
 _JOINING = "|".join(
     word.replace(" ", r"\s+")
-    for word in (
+    for word in sorted(  # longest first: "e depois" begins with "e"
         "and then|and also|as well as|and|then|also|plus|but|after that|afterwards|finally"
         "|additionally|moreover|furthermore"
         "|und dann|und|dann|danach|sowie|außerdem|anschließend|aber"
         "|et puis|et ensuite|et|puis|ensuite|ainsi que|mais"
         "|y luego|y después|y|luego|después|también|además"
         "|e poi|e|poi|inoltre|e depois|depois|também|além disso"
-        "|en dan|en|daarna|vervolgens|ook|maar"
-    ).split("|")
+        "|en dan|en|daarna|vervolgens|ook|maar".split("|"),
+        key=len,
+        reverse=True,
+    )
 )
 _JOINING_UNSPACED = (
     "そして|それから|また|次に|その後|然后|并且|以及|接着|同时|还有|그리고|그런 다음"
@@ -36,16 +39,18 @@ _CLAUSE_END = re.compile(
 
 
 def clauses(question: str) -> list[str]:
-    """Split a compound question into 2 to `MAX_CLAUSES` parts; [] when it is simple.
+    """Split a compound question into 2 to `MAX_CLAUSES` parts; [] when it is simple or very long.
 
     A part has at least `_MIN_CLAUSE_TERMS` words that say something, numbers not counted: "salt
     and pepper" and "10 and 20" stay together, "Thank you" is no part. Of too many parts, cuts
     inside sentences are undone first, the smallest parts first.
     """
+    if len(question) > _MAX_CHARS:
+        return []
     parts: list[tuple[str, int, float]] = []  # text, number of the sentence, size
     for number, sentence in enumerate(_SENTENCE_END.split(question)):
         for piece in _pieces(sentence.strip()):
-            if (size := _size(piece)) >= _MIN_CLAUSE_TERMS:
+            if (size := _size(lexical_terms(piece))) >= _MIN_CLAUSE_TERMS:
                 parts.append((piece, number, size))
     while len(parts) > MAX_CLAUSES:
         at = min(
@@ -60,17 +65,20 @@ def clauses(question: str) -> list[str]:
 
 def _pieces(sentence: str) -> Iterator[str]:
     cuts = [match.span() for match in _CLAUSE_END.finditer(sentence)]
-    begin = 0
+    begin = place = 0
+    held: set[str] = set()  # terms up to `place`: a list of a thousand numbers is read once
     for (left, right), following in zip(
         cuts, [start for start, _ in cuts[1:]] + [len(sentence)], strict=False
     ):
-        sizes = _size(sentence[begin:left]), _size(sentence[right:following])
-        if min(sizes) >= _MIN_CLAUSE_TERMS:
+        held.update(lexical_terms(sentence[place:left]))
+        place = left
+        if min(_size(held), _size(lexical_terms(sentence[right:following]))) >= _MIN_CLAUSE_TERMS:
             yield sentence[begin:left].strip()
-            begin = right
+            begin = place = right
+            held = set()
     yield sentence[begin:].strip()
 
 
-def _size(text: str) -> float:
+def _size(terms: Iterable[str]) -> float:
     # Four characters without spaces hold about as much as two words.
-    return sum(0.5 if UNSPACED.match(term) else 1.0 for term in set(lexical_terms(text)))
+    return sum(0.5 if UNSPACED.match(term) else 1.0 for term in set(terms))

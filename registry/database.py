@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,12 @@ from sqlalchemy import exc as sa_exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from registry.errors import ConfigurationError, RegistryError, RegistryUnavailableError
+from registry.errors import (
+    ConfigurationError,
+    RegistryError,
+    RegistryUnavailableError,
+    ToolRAGError,
+)
 from registry.settings import RegistrySettings
 
 __all__ = [
@@ -40,6 +46,8 @@ _ADVICE = {
     "26000": _POOLED,
     "42P05": _POOLED,
 }
+# What libpq says of a parameter before it connects; the server is not to blame.
+_BAD_PARAMETER = re.compile(r'invalid \w+ value: "[^"]*"')
 # Rolled back (deadlock), out of resources, object in use, stopped by someone.
 _MAY_PASS = ("40", "53", "55", "57")
 
@@ -133,6 +141,7 @@ def translated_errors(url: URL) -> Generator[None]:
         RegistryUnavailableError: No connection, connection lost, pool exhausted, time-out, or
             the server gave up a statement (deadlock, disk full) that may work when tried again.
         RegistryError: The server refused the statement.
+        ConfigurationError: A parameter of the URL has no such value.
     """
     try:
         yield
@@ -147,10 +156,14 @@ def translated_errors(url: URL) -> Generator[None]:
         raise _translated(url, getattr(error, "orig", None) or error) from error
 
 
-def _translated(url: URL, cause: BaseException) -> RegistryError:
+def _translated(url: URL, cause: BaseException) -> ToolRAGError:
     """Return our error for one of the driver, or of SQLAlchemy where there is none beneath."""
     if isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError)):
         state = cause.sqlstate or ""
+        if not state and (bad := _BAD_PARAMETER.search(str(cause))) is not None:
+            return ConfigurationError(
+                f"The database URL {display_url(url)} cannot be used: {bad.group()}."
+            )
         # The driver gives no state where there was no connection; 57P: shut down or starting.
         if not state or state.startswith(("08", "57P")):
             return RegistryUnavailableError(

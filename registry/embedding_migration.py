@@ -1,12 +1,12 @@
 """Building a set of vectors beside the serving one, step by step, without doing it.
 
-Tool by tool, so a run that was broken off goes on where it stopped. Only a set in which no tool
-lacks a vector of its present text can be switched to, in one transaction; the old set stays.
+Tool by tool, so a run that was broken off goes on where it stopped. Only a set in which no active
+tool lacks a vector of its present text can be switched to, in one transaction; the old set stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -29,16 +29,20 @@ from registry.types import (
 )
 
 __all__ = [
+    "PROBE",
     "BuildSteps",
     "Execute",
     "build_steps",
+    "catch_up_steps",
     "comparison",
+    "label",
+    "model_to_build",
     "model_to_revert_to",
     "model_to_switch_to",
     "models_to_prune",
 ]
 
-_MAX_FRUITLESS = 20
+PROBE = "How many dimensions does this model have?"
 _Rows = Sequence[AnyRow]
 _Lacking = tuple[UUID, str, ToolSpec]
 
@@ -67,81 +71,150 @@ def build_steps(
         on_progress: Called after each request.
 
     Raises:
-        ConfigurationError: The model is the one in use, and no rebuild was asked for.
+        ConfigurationError: The model is the one in use, lacks nothing, and no rebuild was asked
+            for.
     """
-    model_id = yield from _set_to_build(embedder, rebuild=rebuild)
-    embedded, fruitless = 0, 0
     while True:
-        rows: _Rows = yield Execute(statements=[(statements.tools_without_vector(model_id), None)])
-        if not rows:
-            return EmbeddingBuildReport(model=embedder.identity, embedded=embedded)
+        record = yield from _set_to_build(embedder, rebuild=rebuild)
+        report = yield from catch_up_steps(record, embedder, on_progress=on_progress)
+        # The size of an unfinished set is believed until the model answers with another one.
+        if embedder.dimensions is None and not report.failed:
+            yield Embed(texts=[PROBE])
+        if embedder.dimensions in (None, record.model.dimensions):
+            return report
+
+
+def catch_up_steps(
+    record: EmbeddingModelRecord,
+    embedder: Embedder,
+    *,
+    on_progress: Callable[[SyncProgress], None] | None = None,
+) -> BuildSteps:
+    """Yield what a set lacks to be embedded and stored; return the report.
+
+    Whoever writes meanwhile makes another pass necessary. There is one as long as the one before
+    left at most half of what it began with: the number of passes is bounded however much is
+    written, and what is left to a switch is about as little as the model's pace allows.
+
+    Args:
+        record: The set; its dimensions must be the model's, or nothing is stored.
+        embedder: Its model.
+        on_progress: Called after each request.
+
+    Raises:
+        RegistryError: Tools were registered by a release that composes their text otherwise.
+    """
+    embedded = 0
+    rows: _Rows = yield Execute(statements=[(statements.tools_without_vector(record.id), None)])
+    while True:
         lacking = [statements.lacking_row(row) for row in rows]
         texts = [embedding_text(spec) for _, _, spec in lacking]
         requests = Requests(lacking, texts=texts, size=embedder.batch_size)
-        failed: dict[str, str] = {}
-        done, stored = 0, 0
+        failed: dict[UUID, str] = {}
+        done = 0
         for part in requests:
             try:
                 vectors = yield Embed(texts=[embedding_text(spec) for _, _, spec in part])
             except EmbeddingError as error:
                 if not (yield from requests.refused(part, error)):
                     continue
-                failed[_label(part[0])] = str(error)
+                failed[part[0][0]] = str(error)
             else:
+                if embedder.dimensions != record.model.dimensions:
+                    return _report(record, embedded=embedded, rows=rows)
                 requests.accepted()
-                ids: _Rows = yield Execute(statements=[_store(model_id, part, vectors)])
-                stored += len(ids)
+                yield Execute(statements=[_store(record.id, part, vectors)])
                 embedded += len(part)
             done += len(part)
             if on_progress is not None:
                 on_progress(SyncProgress(done=done, total=len(lacking)))
-        failed |= {_label(item): requests.given_up for item in requests.untried()}
-        if failed:
-            return EmbeddingBuildReport(model=embedder.identity, embedded=embedded, failed=failed)
-        if stored:
-            continue
-        composed_otherwise = [
-            _label(item)
-            for item, row in zip(lacking, rows, strict=True)
-            if row.text_hash != text_hash(item[2])
-        ]
-        if composed_otherwise:
-            raise RegistryError(
-                f"{len(composed_otherwise)} tools were registered by another release "
-                f"({', '.join(composed_otherwise[:5])}); sync them first."
-            )
-        # Each was changed between being read and being stored.
-        fruitless += 1
-        if fruitless >= _MAX_FRUITLESS:
-            return EmbeddingBuildReport(
-                model=embedder.identity,
-                embedded=embedded,
-                failed={_label(item): "it keeps being changed; build again" for item in lacking},
-            )
+        failed |= {tool_id: requests.given_up for tool_id, _, _ in requests.untried()}
+        before = len(rows)
+        rows = yield Execute(statements=[(statements.tools_without_vector(record.id), None)])
+        if failed or not rows or 2 * len(rows) > before:
+            if not failed:
+                _check_composition(rows)
+            return _report(record, embedded=embedded, rows=rows, failed=failed)
 
 
-def _set_to_build(embedder: Embedder, *, rebuild: bool) -> Generator[Embed | Execute, Any, int]:
-    if embedder.dimensions is None:
-        yield Embed(texts=["How many dimensions does this model have?"])
-    target = embedder.identity
-    newest: _Rows = yield Execute(statements=[(statements.newest_model(target), None)])
-    generation = newest[0].generation if newest else 0
-    if newest and newest[0].state == "building":
-        return newest[0].id
-    if newest and not rebuild:
-        if newest[0].state == "active":
-            raise ConfigurationError(
-                f"{target} is the embedding model in use; nothing to build. To embed every text "
-                "anew: `toolrag embeddings rebuild`."
-            )
-        return newest[0].id
-    made: _Rows = yield Execute(
-        statements=[
-            (statements.add_model(target, state="building", generation=generation + 1), None),
-            (statements.newest_model(target), None),
-        ]
+def _report(
+    record: EmbeddingModelRecord,
+    *,
+    embedded: int,
+    rows: _Rows,
+    failed: dict[UUID, str] | None = None,
+) -> EmbeddingBuildReport:
+    reasons = failed or {}
+    return EmbeddingBuildReport(
+        set_id=record.id,
+        model=record.model,
+        embedded=embedded,
+        failed={label(r): reasons[r.id] for r in rows if r.id in reasons and r.is_active},
+        failed_inactive={
+            label(r): reasons[r.id] for r in rows if r.id in reasons and not r.is_active
+        },
+        remaining=sum(r.is_active and r.id not in reasons for r in rows),
     )
-    return made[0].id
+
+
+def _check_composition(rows: _Rows) -> None:
+    """Refuse to go on with texts that no vector can ever be stored for.
+
+    Raises:
+        RegistryError: An active tool's stored hash is not that of its text.
+    """
+    names = [
+        label(row)
+        for row in rows
+        if row.is_active and row.text_hash != text_hash(statements.lacking_row(row)[2])
+    ]
+    if names:
+        raise RegistryError(
+            f"{len(names)} tools were registered by another release "
+            f"({', '.join(names[:5])}); sync them first."
+        )
+
+
+def _set_to_build(
+    embedder: Embedder, *, rebuild: bool
+) -> Generator[Embed | Execute, Any, EmbeddingModelRecord]:
+    rows: _Rows = yield Execute(statements=[(statements.list_models(), None)])
+    models = [statements.model_record(row) for row in rows]
+    record = model_to_build(models, embedder, rebuild=rebuild)
+    if record is None and embedder.dimensions is None:
+        yield Embed(texts=[PROBE])
+        record = model_to_build(models, embedder, rebuild=rebuild)
+    if record is None:
+        target = embedder.identity
+        generations = [m.generation for m in models if m.model.same_vectors(target)]
+        made: _Rows = yield Execute(
+            statements=[
+                (
+                    statements.add_model(
+                        target, state="building", generation=max(generations, default=0) + 1
+                    ),
+                    None,
+                ),
+                (statements.list_models(), None),
+            ]
+        )
+        return next(
+            record
+            for record in map(statements.model_record, made)
+            if record.model.same_vectors(target)
+        )
+    if record.state == "retired":
+        yield Execute(statements=[(statements.reopen_model(record.id), None)])
+    if record.state == "active":
+        lacking: _Rows = yield Execute(
+            statements=[(statements.tools_without_vector(record.id), None)]
+        )
+        if not any(row.is_active for row in lacking):
+            raise ConfigurationError(
+                f"{record.model} is the embedding model in use; nothing to build. To embed every "
+                "text anew: `toolrag embeddings rebuild`."
+            )
+    return record
 
 
 def _store(
@@ -155,26 +228,65 @@ def _store(
     }
 
 
-def _label(item: _Lacking) -> str:
-    return f"{item[1]}/{item[2].tool_name}"
+def label(row: AnyRow) -> str:
+    """Return `namespace/tool` of a row of `tools_without_vector`."""
+    return f"{row.namespace}/{row.tool_name}"
+
+
+def model_to_build(
+    models: Sequence[EmbeddingModelRecord], embedder: Embedder, *, rebuild: bool
+) -> EmbeddingModelRecord | None:
+    """Return the set to go on with; None where a new one has to be made, or a size be learnt.
+
+    Args:
+        models: Newest first.
+        embedder: The model of the set; of unknown size, an unfinished set tells it.
+        rebuild: Never go on with the one in use, or with a retired one.
+    """
+    ours = _of_model(models, embedder)
+    serving = next((record for record in ours if record.state == "active"), None)
+    unfinished = [record for record in ours if record.state == "building"]
+    if rebuild:
+        # Beside the serving set of the same size; one of another size is a change of model.
+        sizes = {serving.model.dimensions} if serving else {r.model.dimensions for r in unfinished}
+        return next((r for r in unfinished if r.model.dimensions in sizes), None)
+    if serving is None:
+        return next(iter(unfinished or ours), None)
+    if embedder.dimensions is not None:
+        return serving
+    # The same name with vectors of another size, being changed to: an interrupted migration.
+    size = serving.model.dimensions
+    return next((record for record in unfinished if record.model.dimensions != size), None)
 
 
 def model_to_switch_to(
     models: Sequence[EmbeddingModelRecord], embedder: Embedder
 ) -> EmbeddingModelRecord:
-    """Return the newest set of the configured model that does not serve yet.
+    """Return the set of the configured model that was built; the serving one where none was.
 
     Raises:
         ConfigurationError: There is none.
     """
-    for record in models:
-        same = (record.model.name, record.model.revision) == (embedder.name, embedder.revision)
-        if same and record.state != "active":
-            return record
+    ours = _of_model(models, embedder)
+    for state in ("building", "active"):
+        for record in ours:
+            if record.state == state:
+                return record
     raise ConfigurationError(
         f"There is no set of vectors of {embedder.name} to switch to. Build it first: "
         "`toolrag embeddings migrate --to MODEL`."
     )
+
+
+def _of_model(
+    models: Sequence[EmbeddingModelRecord], embedder: Embedder
+) -> list[EmbeddingModelRecord]:
+    return [
+        record
+        for record in models
+        if (record.model.name, record.model.revision) == (embedder.name, embedder.revision)
+        and embedder.dimensions in (None, record.model.dimensions)
+    ]
 
 
 def model_to_revert_to(models: Sequence[EmbeddingModelRecord]) -> EmbeddingModelRecord:
@@ -183,13 +295,14 @@ def model_to_revert_to(models: Sequence[EmbeddingModelRecord]) -> EmbeddingModel
     Raises:
         ConfigurationError: There is none.
     """
-    retired = [record for record in models if record.state == "retired" and record.activated_at]
-    if not retired:
+    # One that is being brought up to date to be switched to again served before as well.
+    earlier = [record for record in models if record.state != "active" and record.activated_at]
+    if not earlier:
         raise ConfigurationError(
             "There is no earlier set of vectors to go back to: none served before, or it was "
             "pruned."
         )
-    return max(retired, key=lambda record: (str(record.activated_at), record.id))
+    return max(earlier, key=lambda record: (str(record.activated_at), record.id))
 
 
 def models_to_prune(
@@ -215,9 +328,22 @@ def models_to_prune(
 
 
 def comparison(
-    questions: Sequence[Question], before: Sequence[set[str]], after: Sequence[set[str]], *, k: int
+    questions: Sequence[Question],
+    before: Sequence[set[str]],
+    after: Sequence[set[str]],
+    *,
+    k: int,
+    known: Collection[str],
 ) -> EmbeddingComparison:
-    """Return how the first k of two sets agree with each other and with the labels."""
+    """Return how the first k of two sets agree with each other and with the labels.
+
+    Args:
+        questions: With their labels.
+        before: Names that the serving set found for each.
+        after: Names that the new set found for each.
+        k: Hits looked at.
+        known: Names of the active tools.
+    """
     labelled = [place for place, question in enumerate(questions) if question.relevant]
 
     def recall(found: Sequence[set[str]]) -> float | None:
@@ -238,4 +364,5 @@ def comparison(
         overlap=sum(overlaps) / len(overlaps) if overlaps else 1.0,
         recall_before=recall(before),
         recall_after=recall(after),
+        unknown=sorted({name for q in questions for name in q.relevant} - set(known)),
     )

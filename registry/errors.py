@@ -5,6 +5,7 @@
     │   └── InvalidToolError            a tool that cannot be registered as it is
     ├── LocalPostgresError              the embedded server could not be started or reached
     ├── RegistryError
+    │   ├── CategoryNotFoundError       a category without keywords
     │   ├── DuplicateToolError          one model-facing name, two tools
     │   ├── EmbeddingError              an embedding call failed or its answer is unusable
     │   ├── EmbeddingModelMismatchError stored vectors are of another embedding model
@@ -28,6 +29,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AgentError",
+    "CategoryNotFoundError",
     "ConfigurationError",
     "DuplicateToolError",
     "EmbeddingError",
@@ -71,6 +73,17 @@ class LocalPostgresError(ToolRAGError):
 
 class RegistryError(ToolRAGError):
     """Base class for errors of the tool registry."""
+
+
+class CategoryNotFoundError(RegistryError):
+    """No category of that name has keywords in this namespace."""
+
+    def __init__(self, name: str, *, namespace: str, known: Sequence[str]) -> None:
+        have = f"Those that have: {', '.join(known)}." if known else "No category has any yet."
+        super().__init__(f"Category {name!r} has no keywords in namespace {namespace!r}. {have}")
+        self.name = name
+        self.namespace = namespace
+        self.known = tuple(known)
 
 
 class DuplicateToolError(RegistryError):

@@ -11,9 +11,9 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from registry.errors import ConfigurationError
+from registry.reranking import document_of
 from registry.store import ToolRegistry
 from registry.store_async import AsyncToolRegistry
-from registry.types import ToolHit
 
 __all__ = ["ToolRetriever"]
 
@@ -43,7 +43,7 @@ class ToolRetriever(BaseRetriever):
                 "This retriever has an AsyncToolRegistry: call ainvoke, or give it a ToolRegistry."
             )
         hits = self.registry.search(query, k=self.k, threshold=self.threshold)
-        return [_document(hit) for hit in hits]
+        return [document_of(hit) for hit in hits]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
@@ -51,23 +51,4 @@ class ToolRetriever(BaseRetriever):
         if isinstance(self.registry, ToolRegistry):
             return await super()._aget_relevant_documents(query, run_manager=run_manager)
         hits = await self.registry.search(query, k=self.k, threshold=self.threshold)
-        return [_document(hit) for hit in hits]
-
-
-def _document(hit: ToolHit) -> Document:
-    return Document(
-        id=hit.tool_name,
-        page_content=hit.description,
-        metadata={
-            "tool_name": hit.tool_name,
-            "display_name": hit.display_name,
-            "category": hit.category,
-            "binding": hit.binding,
-            "origin": hit.origin,
-            "version": hit.version,
-            "requires_approval": hit.requires_approval,
-            "read_only": hit.read_only,
-            "rank": hit.rank,
-            "relevance": hit.relevance,
-        },
-    )
+        return [document_of(hit) for hit in hits]

@@ -36,13 +36,17 @@ class RegistrySettings:
             may be on another server connection than the next call.
         embedding_batch_size: Texts in one embedding request.
         query_cache_size: Question vectors kept in memory, per registry.
-        lease_s: How long a process may be silent before another takes its work over, seconds.
+        lease_s: How long a process may be silent before another takes its work over, seconds;
+            more than one embedding request takes, its retries included.
         lease_wait_s: Longest wait for another process's sync, seconds.
         index_min_tools: Vectors of one model from which a sync makes an HNSW index; below it an
             exact scan is as fast.
         ef_search: Candidate list of an index scan; raised where `k` needs more.
         word_weight: What words count for beside vectors, 0 (vectors alone) to 10.
+        auto_calibrate: Whether a sync measures what relevance means here where that was never
+            done, or a fifth of the tools came or went; it embeds 60 short texts and 60 questions.
         clauses: Whether a compound question is also searched in parts, at most four.
+        rerank_candidates: Hits that a reranker is given, where the registry has one.
 
     Raises:
         ConfigurationError: A value is out of range.
@@ -63,13 +67,15 @@ class RegistrySettings:
     ef_search: int = 200
     word_weight: float = 0.4
     clauses: bool = True
+    auto_calibrate: bool = True
+    rerank_candidates: int = 20
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
                 f"namespace is {self.namespace!r}; use 1 to 100 characters of A-Z a-z 0-9 _ . : -"
             )
-        for name in ("prepared_statements", "clauses"):
+        for name in ("prepared_statements", "clauses", "auto_calibrate"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigurationError(f"{name} is {value!r}; it must be True or False")
         for name, low, high in (
@@ -85,6 +91,7 @@ class RegistrySettings:
             ("index_min_tools", 1, 1_000_000_000),
             ("ef_search", 1, 1_000),
             ("word_weight", 0, 10),
+            ("rerank_candidates", 1, 1_000),
         ):
             value = getattr(self, name)
             whole = not name.endswith(("_s", "_weight"))

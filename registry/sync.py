@@ -23,6 +23,7 @@ __all__ = [
     "Change",
     "Deactivate",
     "Embed",
+    "Lacking",
     "MarkSynced",
     "Missing",
     "Requests",
@@ -89,6 +90,13 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Ask: (id, spec) of those of these tools that have no vector of the text they have now."""
+
+    tool_names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MarkSynced:
     """Ask: note what code says (tool name to content hash); nothing else changes."""
 
@@ -134,6 +142,8 @@ class SyncPlan:
         write: Changes of which the vector stays.
         embed: Changes that need a vector.
         mark: Content hashes of tools that already are as code says, after an edit.
+        lacking: Tools that stay as they are in the registry, but have no vector of their text.
+        switched_off: Tools that an earlier sync switched off, because it did not bring them.
     """
 
     specs: Sequence[ToolSpec]
@@ -146,14 +156,16 @@ class SyncPlan:
     write: list[Change] = field(default_factory=list[Change])
     embed: list[Change] = field(default_factory=list[Change])
     mark: dict[str, str] = field(default_factory=dict[str, str])
+    lacking: list[str] = field(default_factory=list[str])
+    switched_off: list[str] = field(default_factory=list[str])
 
     @property
     def changes_something(self) -> bool:
         """Whether anything has to be embedded or written."""
-        return bool(self.write or self.embed or self.mark)
+        return bool(self.write or self.embed or self.mark or self.lacking)
 
 
-SyncSteps = Generator[Embed | Reuse | Write | MarkSynced | Deactivate, Any, SyncReport]
+SyncSteps = Generator[Embed | Lacking | Reuse | Write | MarkSynced | Deactivate, Any, SyncReport]
 
 
 class Requests(Generic[Item]):
@@ -282,6 +294,17 @@ def plan_sync(
         for name, known in current.items()
         if known.is_active and known.origin in origins and name not in given
     )
+    planned = {change.spec.tool_name for change in plan.embed}
+    plan.lacking = sorted(
+        name
+        for name, known in current.items()
+        if known.is_active and known.source_hash != known.text_hash and name not in planned
+    )
+    plan.switched_off = [
+        spec.tool_name
+        for spec in specs
+        if (known := current.get(spec.tool_name)) and known.is_switched_off_by_sync
+    ]
     return plan
 
 
@@ -340,13 +363,22 @@ def sync_steps(
         yield MarkSynced(hashes=plan.mark)
     yield from _written(plan.write, failed)
 
+    deactivated = plan.missing if missing == "deactivate" else []
+    mended: list[Change] = []
+    if names := [name for name in plan.lacking if name not in deactivated]:
+        mended = [
+            Change(spec=spec, tool_id=tool_id, row=False)
+            for tool_id, spec in (yield Lacking(tool_names=names))
+        ]
+
+    changes = [*plan.embed, *mended]
     known: dict[str, str] = {}
-    hashes = list(dict.fromkeys(text_hash(change.spec) for change in plan.embed))
+    hashes = list(dict.fromkeys(text_hash(change.spec) for change in changes))
     for start in range(0, len(hashes), _LOOK_UP_BATCH):
         known |= yield Reuse(hashes=hashes[start : start + _LOOK_UP_BATCH])
-    reusable = [c.with_vector(known[h]) for c in plan.embed if (h := text_hash(c.spec)) in known]
+    reusable = [c.with_vector(known[h]) for c in changes if (h := text_hash(c.spec)) in known]
     yield from _written(reusable, failed)
-    to_embed = [change for change in plan.embed if text_hash(change.spec) not in known]
+    to_embed = [change for change in changes if text_hash(change.spec) not in known]
 
     embedded, done = 0, 0
     texts = [embedding_text(change.spec) for change in to_embed]
@@ -361,14 +393,13 @@ def sync_steps(
         else:
             requests.accepted()
             embedded += len(batch)
-            changes = [c.with_vector(v) for c, v in zip(batch, vectors, strict=True)]
-            yield from _written(changes, failed)
+            stored = [c.with_vector(v) for c, v in zip(batch, vectors, strict=True)]
+            yield from _written(stored, failed)
         done += len(batch)
         if on_progress is not None:
             on_progress(SyncProgress(done=done, total=len(to_embed)))
     failed |= {change.spec.tool_name: requests.given_up for change in requests.untried()}
 
-    deactivated = plan.missing if missing == "deactivate" else []
     if deactivated:
         yield Deactivate(tool_names=deactivated)
     return SyncReport(
@@ -378,7 +409,9 @@ def sync_steps(
         edited=plan.edited,
         failed=failed,
         missing=plan.missing,
+        switched_off=plan.switched_off,
         deactivated=deactivated,
+        mended=[c.spec.tool_name for c in mended if c.spec.tool_name not in failed],
         embedded=embedded,
         reused=len(reusable),
     )

@@ -30,10 +30,12 @@ __all__ = [
     "VERSION_TABLE",
     "embedding_model",
     "metadata",
+    "tool_calibration",
     "tool_category",
     "tool_corpus",
     "tool_embedding",
     "tool_history",
+    "tool_learning",
     "tool_lease",
     "tool_registry",
     "tool_selection",
@@ -105,8 +107,6 @@ embedding_model = Table(
     # A rebuild makes a new generation of the same model beside the serving one.
     Column("generation", Integer, nullable=False, server_default=text("1")),
     Column("activated_at", DateTime(timezone=True), nullable=True),
-    # Constants of the relevance scale, made from the catalogue itself.
-    Column("calibration", JSONB, nullable=True),
     UniqueConstraint("name", "revision", "dimensions", "generation"),
     CheckConstraint("state IN ('building', 'active', 'retired')", name="state_known"),
     CheckConstraint("dimensions BETWEEN 1 AND 16000", name="dimensions_in_range"),
@@ -225,6 +225,26 @@ tool_term_count = Table(
     Column("tools", Integer, nullable=False),
 )
 
+# What turns scores into relevance, of each namespace and embedding model (`registry.relevance`).
+tool_calibration = Table(
+    "tool_calibration",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column(
+        "embedding_model_id",
+        Integer,
+        ForeignKey("embedding_model.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("spread", Double, nullable=False),
+    Column("null_evidence", Double, nullable=False),
+    Column("zero", Double, nullable=False),
+    Column("tools", Integer, nullable=False),
+    Column("calls", Integer, nullable=False),
+    Column("version", Integer, nullable=False, server_default=text("1")),
+    Column("calibrated_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
 tool_category = Table(
     "tool_category",
     metadata,
@@ -283,3 +303,28 @@ tool_usage_log = Table(
     Column("call_ms", REAL, nullable=True),
 )
 Index("ix_tool_usage_log_tool_name", tool_usage_log.c.tool_name)
+
+# What the vectors of a namespace were learnt from last; a row of a set that never learnt is absent.
+tool_learning = Table(
+    "tool_learning",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column(
+        "embedding_model_id",
+        Integer,
+        ForeignKey("embedding_model.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    # One more with each promotion and each undoing.
+    Column("version", Integer, nullable=False),
+    # Of the calls that count; NULL after an undoing, so that the next run learns anew.
+    Column("fingerprint", Text, nullable=True),
+    # Time of the newest question; NULL when nothing is learnt.
+    Column("recorded_until", DateTime(timezone=True), nullable=True),
+    Column("calls", Integer, nullable=False),
+    Column("sessions", Integer, nullable=False),
+    Column("neutral", REAL, nullable=False),
+    # What the replay of held-back questions said.
+    Column("gate", JSONB, nullable=False),
+    Column("learned_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)

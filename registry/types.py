@@ -11,10 +11,13 @@ from typing import Any, Literal
 from uuid import UUID
 
 __all__ = [
+    "CalibrationReport",
     "EmbeddingBuildReport",
     "EmbeddingComparison",
     "EmbeddingModel",
     "EmbeddingModelRecord",
+    "EmbeddingRevertReport",
+    "Explanation",
     "FieldChange",
     "Question",
     "ScoreParts",
@@ -22,6 +25,7 @@ __all__ = [
     "SyncReport",
     "ToolHit",
     "ToolRecord",
+    "ToolSelection",
     "ToolSpec",
     "ToolVersion",
 ]
@@ -116,11 +120,12 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreParts:
-    """What a hit's score is made of; the four numbers add up to it.
+    """What a hit's score is made of; the five numbers add up to it.
 
     Attributes:
         vector: The whole question's cosine, in standard deviations above its nearest candidates.
         words: The whole question's words (BM25), times their weight.
+        route: What the question's categories gain it.
         clause: The clause of the question that counted, empty where it has none.
         clause_vector: As `vector`, of that clause.
         clause_words: As `words`, of that clause.
@@ -128,6 +133,7 @@ class ScoreParts:
 
     vector: float
     words: float
+    route: float = 0.0
     clause: str = ""
     clause_vector: float = 0.0
     clause_words: float = 0.0
@@ -140,7 +146,8 @@ class ToolHit:
     Attributes:
         rank: 1 for the best.
         distance: Cosine distance of the whole question, 0 (same direction) to 2; small is near.
-        relevance: 1 - distance, cut at 0: 1 is an exact match, large is good.
+        relevance: How sure it is that the tool fits, 0 to 1, the same for every embedding model;
+            1 - distance in a registry that was not calibrated yet.
         score: What the ranking rests on, large is good; only scores of one search compare.
         parts: What the score is the sum of.
     """
@@ -159,6 +166,77 @@ class ToolHit:
     relevance: float
     score: float = 0.0
     parts: ScoreParts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSelection:
+    """What a question's tools are, and how they were chosen.
+
+    Attributes:
+        hits: Best first, those below the threshold too.
+        exempt: Names of hits that are offered whatever their relevance: the registry is small, or
+            the question is about their category.
+        strategy: What `auto` came to, or the strategy that was asked for.
+        categories: That the question was routed to.
+        threshold: Relevance that the other hits must reach.
+    """
+
+    hits: tuple[ToolHit, ...]
+    exempt: frozenset[str]
+    strategy: str
+    categories: tuple[str, ...]
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a tool was offered for a question, or was not.
+
+    Attributes:
+        hit: Its place, score and relevance among all candidates; None where it has no vector.
+        feedback: What its cosine gained by what was learnt from use.
+        threshold: That was in force.
+        strategy: That was in force.
+        categories: That the question was routed to.
+        shared_words: Of the question, in the tool's texts.
+        missing_words: Of the question, not in the tool's texts.
+        reasons: Most important first.
+        advice: What would bring it in; empty where it was offered.
+    """
+
+    tool_name: str
+    is_offered: bool
+    hit: ToolHit | None
+    feedback: float
+    threshold: float
+    strategy: str
+    categories: tuple[str, ...]
+    shared_words: tuple[str, ...]
+    missing_words: tuple[str, ...]
+    reasons: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationReport:
+    """What a calibration found.
+
+    Attributes:
+        spread: Of the embedding model: deviation of cosines between texts that do not belong
+            together.
+        null: Evidence that questions of no catalogue in particular find in this one.
+        zero: Evidence above `null` at which relevance is the default threshold.
+        tools: Active tools then.
+        calls: Recorded calls that moved `zero`.
+        version: 1 for the first of this namespace and model.
+    """
+
+    spread: float
+    null: float
+    zero: float
+    tools: int
+    calls: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,9 +288,13 @@ class SyncReport:
         updated: A stored field changed; version + 1.
         unchanged: Nothing to do, not embedded again.
         edited: Left as they are in the registry, where they were changed since code last changed.
+        switched_off: In code, but switched off since an earlier sync did not bring them; they stay
+            off until somebody switches them on.
         failed: Name to reason; these tools stay as they were before the sync.
         missing: Active in the registry under an origin of this sync, but not among its tools.
         deactivated: Those of `missing` that this sync switched off.
+        mended: Not of this sync's tools or edited since, but without a vector of their text: their
+            text in the registry was embedded.
         embedded: Number of texts sent to the embedding model.
         reused: Number of texts whose vector was there already, from an earlier version or another
             tool with the same text.
@@ -223,9 +305,11 @@ class SyncReport:
     updated: Sequence[str] = ()
     unchanged: Sequence[str] = ()
     edited: Sequence[str] = ()
+    switched_off: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     missing: Sequence[str] = ()
     deactivated: Sequence[str] = ()
+    mended: Sequence[str] = ()
     embedded: int = 0
     reused: int = 0
     notes: Sequence[str] = ()
@@ -257,14 +341,39 @@ class EmbeddingBuildReport:
     """What building a set of vectors beside the serving one did.
 
     Attributes:
-        model: The model of the new set.
+        set_id: Id of the set.
+        model: The model of the set.
         embedded: Texts embedded by this run; those of an earlier, broken-off run are kept.
-        failed: `namespace/tool` to reason. Building again tries these alone.
+        failed: `namespace/tool` to reason, of active tools. Building again tries these alone.
+        failed_inactive: As `failed`, of tools that are switched off: the switch does not wait for
+            them; they are embedded when they are switched on, or by the next build.
+        remaining: Active tools that were written meanwhile; the switch embeds them.
     """
 
+    set_id: int
     model: EmbeddingModel
     embedded: int
     failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    failed_inactive: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    remaining: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRevertReport:
+    """What going back to an earlier set of vectors means.
+
+    Both lists hold `namespace/tool` of active tools. The next sync of a process on the set's model
+    embeds those of its namespace, and no others.
+
+    Attributes:
+        serving: The set that serves again.
+        stale: Changed since: found by their earlier text.
+        missing: Added since: not found by vectors.
+    """
+
+    serving: EmbeddingModelRecord
+    stale: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +398,7 @@ class EmbeddingComparison:
         overlap: Mean share of the first k that both have, 0 to 1.
         recall_before: Recall@k of the serving set, None without labelled questions.
         recall_after: Recall@k of the new set.
+        unknown: Labels that are no active tool's name, which no set can find.
     """
 
     questions: int
@@ -296,3 +406,4 @@ class EmbeddingComparison:
     overlap: float
     recall_before: float | None
     recall_after: float | None
+    unknown: Sequence[str] = ()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from registry.embedding import Embedder
 from registry.errors import SchemaVersionError
 from registry.migrate import check_revision
-from registry.toolset import Toolset
 from registry.types import EmbeddingModel, ToolRecord, ToolSpec
 
-__all__ = ["Finding", "ValidationReport", "schema_report", "validation_report"]
+__all__ = [
+    "Finding",
+    "ValidationReport",
+    "schema_report",
+    "validation_report",
+    "without_vector_detail",
+]
 
 FindingKind = Literal[
     "schema_revision",
@@ -22,6 +27,8 @@ FindingKind = Literal[
     "text_differs",
     "schema_differs",
     "without_vector",
+    "switched_off",
+    "cannot_be_registered",
 ]
 _TEXT_FIELDS = {"description", "display_name", "category", "examples"}
 
@@ -84,19 +91,24 @@ def schema_report(revision: str | None) -> ValidationReport | None:
 
 
 def validation_report(
-    toolset: Toolset,
+    specs: Sequence[ToolSpec],
     *,
+    refused: Mapping[str, str],
     records: Sequence[ToolRecord],
-    without_vector: Collection[str],
+    without_vector: Mapping[str, str],
+    switched_off: Mapping[str, str],
     model: EmbeddingModel | None,
     embedder: Embedder,
 ) -> ValidationReport:
-    """Compare the tools of a namespace with a toolset.
+    """Compare the tools of a namespace with those of code.
 
     Args:
-        toolset: The live tools of this process.
+        specs: The tools of this process, one a name.
+        refused: Those that cannot be registered, with the reason.
         records: Every registered tool, active or not.
-        without_vector: Names of those that have no vector of their present text.
+        without_vector: Names of those that have no vector of their present text, and what
+            follows from it.
+        switched_off: Names of those that a sync switched off, and when and by whom.
         model: The embedding model that serves, None where there is none yet.
         embedder: The configured one.
     """
@@ -111,9 +123,19 @@ def validation_report(
             )
         )
     registered = {record.spec.tool_name: record for record in records}
-    code = {spec.tool_name: spec for spec in toolset.specs}
+    code = {spec.tool_name: spec for spec in specs}
+    bindings = {spec.binding for spec in specs}
+    for name, reason in refused.items():
+        findings.append(
+            Finding(
+                kind="cannot_be_registered",
+                tool_name=name,
+                detail=f"it is in code, but {reason}.",
+                advice="Mend it.",
+            )
+        )
     for name, record in sorted(registered.items()):
-        if record.is_active and record.spec.binding not in toolset:
+        if record.is_active and record.spec.binding not in bindings:
             findings.append(
                 Finding(
                     kind="not_in_code",
@@ -128,7 +150,7 @@ def validation_report(
                 Finding(
                     kind="without_vector",
                     tool_name=name,
-                    detail="it has no vector of its present text, so no search finds it.",
+                    detail=without_vector[name],
                     advice="Sync again.",
                 )
             )
@@ -142,11 +164,28 @@ def validation_report(
                     advice="Sync.",
                 )
             )
-        else:
-            findings.extend(_differences(registered[name], spec))
+            continue
+        findings.extend(_differences(registered[name], spec))
+        if name in switched_off:
+            findings.append(
+                Finding(
+                    kind="switched_off",
+                    tool_name=name,
+                    detail=f"it is in code, but switched off {switched_off[name]}, when a sync did "
+                    "not bring it.",
+                    advice=f"To offer it again: `toolrag tools activate {name}`.",
+                )
+            )
     order = list(FindingKind.__args__)
     findings.sort(key=lambda found: (order.index(found.kind), found.tool_name or ""))
     return ValidationReport(checked=len(registered.keys() | code.keys()), findings=findings)
+
+
+def without_vector_detail(*, is_stale: bool) -> str:
+    """Return what it means that a tool has no vector of its present text."""
+    if is_stale:
+        return "its vector is of an earlier text, which is what searches find it by."
+    return "it has no vector, so no search finds it by its meaning."
 
 
 def _is_of(model: EmbeddingModel, embedder: Embedder) -> bool:

@@ -94,4 +94,6 @@ def comparison_text(compared: EmbeddingComparison) -> str:
             f" Recall@{compared.k}: {compared.recall_before:.1%} before, "
             f"{compared.recall_after:.1%} after."
         )
+    if compared.unknown:
+        text += f" Labels that are no active tool: {', '.join(compared.unknown)}."
     return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +111,9 @@ def migrate(
         if asked and old is None:
             output.note("Nothing serves searches yet, so there is nothing to compare with.")
         report = _built(registry, output, rebuild=False, as_json=as_json)
+        if before is not None and report.set_id == before.id:
+            _mended(output, report, before, as_json=as_json)
+            return
         compared = None if old is None else registry.compare_embeddings(asked, serving=old, k=k)
         if compared is not None and not as_json:
             output.text(comparison_text(compared))
@@ -153,7 +156,8 @@ def rebuild(context: typer.Context, yes: YesOption = False, as_json: _Json = Fal
 def revert(context: typer.Context, yes: YesOption = False, as_json: _Json = False) -> None:
     """Let the set of vectors that was in use before serve searches again, at once.
 
-    Needs no embedding model. Exit code 1 when you answer no.
+    Needs no embedding model: tools that were changed or added since are listed, and embedded by the
+    next sync with the model of that set. Exit code 1 when you answer no.
     """
     from agent.cli.context import registry_without_model
     from registry.embedding_migration import model_to_revert_to
@@ -168,11 +172,22 @@ def revert(context: typer.Context, yes: YesOption = False, as_json: _Json = Fals
             f"Let set {target.id}, {target.model}, serve searches{instead_of(before)}?",
             yes=yes,
         )
-        record = registry.revert_embeddings()
+        report = registry.revert_embeddings()
+    record = report.serving
     if as_json:
-        output.json({"serving": document(record)})
+        lists = {"stale": report.stale, "missing": report.missing}
+        output.json({"serving": document(record), **lists})
     else:
         output.text(f"{record.model} serves searches again.")
+        if report.stale:
+            output.text(f"Changed since, found by their earlier text: {', '.join(report.stale)}")
+        if report.missing:
+            output.text(f"Added since, not found by vectors: {', '.join(report.missing)}")
+    if report.stale or report.missing:
+        output.note(
+            "The next sync with this model embeds these, or all at once: toolrag embeddings "
+            f"migrate --to {setting_of(record)}"
+        )
     _advise(output, record, before, setting=setting_of(record))
 
 
@@ -200,7 +215,9 @@ def prune(
         if going and not as_json:
             print_sets(output, going)
         if going:
-            output.note("Processes that still answer from a removed set must be restarted.")
+            output.note(
+                "Processes that still answer from a removed set of another model must be restarted."
+            )
             _ask(output, f"Remove {counted(len(going), 'set')} of vectors?", yes=yes)
         # Each by its id: never more than what was shown.
         removed = [record for s in going for record in registry.prune_embeddings(s.id)]
@@ -237,20 +254,36 @@ def _built(
 ) -> EmbeddingBuildReport:
     with _resumable(output), output.embedding_progress() as on_progress:
         report = registry.build_embeddings(rebuild=rebuild, on_progress=on_progress)
+    if report.failed and as_json:
+        output.json({"build": report, "serving": None})
+    if not as_json:
+        output.text(f"{counted(report.embedded, 'text')} embedded with {report.model}.")
+        _print_failed(output, "failed", report.failed)
+        _print_failed(output, "failed, but switched off", report.failed_inactive)
     if report.failed:
-        if as_json:
-            output.json({"build": report, "serving": None})
-        else:
-            output.text(f"{counted(report.embedded, 'text')} embedded with {report.model}.")
-            output.text()
-            output.table(["failed", "reason"], [list(item) for item in report.failed.items()])
         output.note(
             "Nothing was switched. What was embedded is kept: the same command tries only these."
         )
         raise typer.Exit(exit_codes.FAILURE)
-    if not as_json:
-        output.text(f"{counted(report.embedded, 'text')} embedded with {report.model}.")
+    if report.remaining:
+        written = counted(report.remaining, "tool")
+        output.note(f"{written} written meanwhile; the switch embeds what was.")
     return report
+
+
+def _print_failed(output: Output, heading: str, failed: Mapping[str, str]) -> None:
+    if failed:
+        output.text()
+        output.table([heading, "reason"], [list(item) for item in failed.items()])
+
+
+def _mended(
+    output: Output, report: EmbeddingBuildReport, record: EmbeddingModelRecord, *, as_json: bool
+) -> None:
+    """Tell that the set in use, which lacked vectors after a revert, was completed."""
+    if as_json:
+        output.json({"build": report, "comparison": None, "serving": document(record)})
+    output.note(f"In use as before: set {record.id}, {record.model}. Nothing was switched.")
 
 
 def _switched(
@@ -293,7 +326,10 @@ def _advise(
         output.note(f"Set TOOLRAG_EMBEDDING_MODEL={setting} for every process from now on.")
     if before is None:
         return
-    output.note("Restart running processes: until then they answer from the former vectors.")
+    if before.model.same_vectors(record.model):
+        output.note("Running processes follow by themselves.")
+    else:
+        output.note("Restart running processes: until then they answer from the former vectors.")
     output.note(
         "To go back: toolrag embeddings revert. To remove the former vectors: "
         "toolrag embeddings prune."

@@ -12,6 +12,7 @@ __all__ = [
     "INTERRUPTED",
     "MODEL",
     "OK",
+    "TERMINATED",
     "USAGE",
     "CliError",
     "exit_code_of",
@@ -24,11 +25,13 @@ DATABASE = 3
 MODEL = 4
 INTERNAL = 70
 INTERRUPTED = 130
+TERMINATED = 143
 
 EPILOG = (
     "Exit codes: 0 ok; 1 ran, but found a failure (a tool that failed, was not found or was "
     "changed meanwhile, a question without an answer); 2 usage or bad input; 3 database or schema; "
-    "4 embedding or chat model; 70 a bug of this program; 130 interrupted."
+    "4 embedding or chat model; 70 a bug of this program; 130 "
+    "interrupted; 143 terminated."
 )
 
 _CODES: dict[type[errors.ToolRAGError], int] = {
@@ -37,6 +40,7 @@ _CODES: dict[type[errors.ToolRAGError], int] = {
     errors.DuplicateToolError: USAGE,
     errors.InvalidQueryError: USAGE,
     errors.RunLimitError: USAGE,
+    errors.CategoryNotFoundError: FAILURE,
     errors.ToolNotFoundError: FAILURE,
     errors.VersionConflictError: FAILURE,
     errors.VersionNotFoundError: FAILURE,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +16,22 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from agent.cli import ask, db, demo, embeddings, exit_codes, search, sync, tools, validate
+from agent.cli import (
+    ask,
+    calibrate,
+    categories,
+    db,
+    demo,
+    embeddings,
+    exit_codes,
+    learning,
+    search,
+    sync,
+    tools,
+    tune,
+    validate,
+)
+from agent.cli import eval as evaluation
 from agent.cli.exit_codes import CliError, exit_code_of
 from agent.cli.options import GlobalOptions
 from agent.cli.output import Output, one_line, without_secrets
@@ -40,7 +57,12 @@ app.command("sync")(sync.sync)
 app.command("search")(search.search)
 app.command("ask")(ask.ask)
 app.command("validate")(validate.validate)
+app.command("eval")(evaluation.evaluate)
+app.command("tune")(tune.tune)
+app.command("calibrate")(calibrate.calibrate)
 app.add_typer(tools.app, name="tools")
+app.add_typer(categories.app, name="categories")
+app.add_typer(learning.app, name="learn")
 app.add_typer(db.app, name="db")
 app.add_typer(embeddings.app, name="embeddings")
 
@@ -121,7 +143,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # A line `OPENAI_BASE_URL=` in an .env file means unset; the client takes it as an address.
         if not os.environ.get(variable, "").strip():
             os.environ.pop(variable, None)
+    terminated = threading.Event()
     try:
+        _end_as_at_ctrl_c(terminated)
         _check_is_text(arguments, os.environ)
         code = _run(arguments)
         # A full or closed pipe shows only when the buffer is written.
@@ -137,14 +161,35 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = exit_code_of(error)
     except Exception as error:  # a usage error of the parser, or a bug of ours
         code = _other_failure(error, debug=debug)
-    if code == exit_codes.INTERRUPTED:
-        _complain("interrupted")
+    if code == exit_codes.INTERRUPTED and terminated.is_set():
+        code = exit_codes.TERMINATED
+    if code in _ENDED:
+        _complain(_ENDED[code])
     flush_or_discard()
     sys.exit(code)
 
 
+_ENDED = {exit_codes.INTERRUPTED: "interrupted", exit_codes.TERMINATED: "terminated"}
+
+
+def _end_as_at_ctrl_c(terminated: threading.Event) -> None:
+    """Let SIGTERM end a command as Ctrl-C does: leases given back, what was done kept."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end(signum: int, frame: object) -> NoReturn:
+        terminated.set()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the next one ends it at once
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+
+
 # Folders and files may have any name; everything else is text.
-_PATH_OPTIONS = ("--data-dir", "--questions")
+_PATH_OPTIONS = (
+    *("--data-dir", "--questions"),
+    *("--tools", "--queries", "--floors", "--save", "--compare"),
+)
 _PATH_VARIABLE = "TOOLRAG_DATA_DIR"
 
 

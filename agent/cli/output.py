@@ -221,7 +221,7 @@ class Output:
         self._err.print(Text(without_controls(text), style="dim"), soft_wrap=True)
 
     @contextmanager
-    def embedding_progress(self) -> Generator[ProgressCallback | None]:
+    def embedding_progress(self, label: str = "Embedding") -> Generator[ProgressCallback | None]:
         """Give a callback that draws a bar on stderr; None where stderr is no terminal."""
         if not self._err.is_terminal:
             yield None
@@ -229,13 +229,13 @@ class Output:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         with Progress(
-            TextColumn("Embedding"),
+            TextColumn(label),
             BarColumn(),
             MofNCompleteColumn(),
             console=self._err,
             transient=True,
         ) as progress:
-            task = progress.add_task("Embedding", total=None)
+            task = progress.add_task(label, total=None)
 
             def advance(state: SyncProgress) -> None:
                 progress.update(task, completed=state.done, total=state.total)

@@ -12,7 +12,7 @@ from agent.cli.options import ChangedByOption, changed_by, global_options
 from agent.cli.output import Output, counted, jsonable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from registry.store import ToolRegistry
     from registry.sync import SyncPlan
@@ -118,10 +118,12 @@ def _show_plan(output: Output, plan: SyncPlan, *, deactivate: bool, as_json: boo
                 "updated": plan.updated,
                 "unchanged": plan.unchanged,
                 "edited": plan.edited,
+                "switched_off": plan.switched_off,
                 "failed": plan.failed,
                 "missing": plan.missing,
                 "deactivated": plan.missing if deactivate else [],
-                "to_embed": len(plan.embed),
+                "lacking": plan.lacking,
+                "to_embed": len(plan.embed) + len(plan.lacking),
                 "display_names": mapped,
             }
         )
@@ -136,6 +138,7 @@ def _show_plan(output: Output, plan: SyncPlan, *, deactivate: bool, as_json: boo
         if plan.edited:
             output.text()
             output.text(f"Edited in the registry, would be left so: {', '.join(plan.edited)}")
+        _print_switched_off(output, plan.switched_off)
         if plan.missing:
             fate = "would be switched off" if deactivate else "but not in this sync"
             output.text()
@@ -158,8 +161,9 @@ def plan_summary(plan: SyncPlan, *, deactivate: bool) -> str:
     always = ("to add", "to update", "unchanged")
     parts = [f"{count} {word}" for word, count in counts.items() if count or word in always]
     # A text that was embedded before, for an older version or another tool, is not sent again.
-    limit = "at most " if plan.embed else ""
-    return f"{', '.join(parts)} ({limit}{counted(len(plan.embed), 'text')} to embed)"
+    to_embed = len(plan.embed) + len(plan.lacking)
+    limit = "at most " if to_embed else ""
+    return f"{', '.join(parts)} ({limit}{counted(to_embed, 'text')} to embed)"
 
 
 def print_report(
@@ -175,6 +179,10 @@ def print_report(
         output.text()
         output.text(f"Edited in the registry, left so: {', '.join(report.edited)}")
         output.note("To bring code's text: toolrag sync MODULE:ATTR --overwrite-edits")
+    _print_switched_off(output, report.switched_off)
+    if report.mended:
+        output.text()
+        output.text(f"Vector mended, of the text in the registry: {', '.join(report.mended)}")
     if report.deactivated:
         output.text()
         output.text(f"Switched off, since not in this sync: {', '.join(report.deactivated)}")
@@ -190,6 +198,13 @@ def _print_mapped(output: Output, display_names: Mapping[str, str], what: str) -
         names = ", ".join(f"{shown} as {name}" for name, shown in display_names.items())
         output.text()
         output.text(f"{what} under names that models take: {names}")
+
+
+def _print_switched_off(output: Output, names: Sequence[str]) -> None:
+    if names:
+        output.text()
+        output.text(f"In code, but off since a sync did not bring them: {', '.join(names)}")
+        output.note("To offer one again: toolrag tools activate NAME")
 
 
 def _print_failed(output: Output, failed: Mapping[str, str]) -> None:

@@ -41,22 +41,23 @@ def validate(
     nothing can be served; 1 when single tools do not fit.
     """
     from agent.cli.context import prepared_registry
-    from agent.cli.loading import load_toolset
+    from agent.cli.loading import check_origin, load_tools
     from agent.demo import demo_toolset
 
     output = Output()
     options = global_options(context)
     if reference is not None:
-        toolset = load_toolset(reference, origin=origin)
+        tools = load_tools(reference)
+        check_origin(tools, reference, origin)
     elif options.settings.namespace == DEMO_NAMESPACE:
-        toolset = demo_toolset()
+        tools = demo_toolset()
     else:
         raise CliError(
             "Name the tools to compare with, for example `toolrag validate my_app.tools:TOOLS`; "
             f"only namespace {DEMO_NAMESPACE} has its own."
         )
     with prepared_registry(options, output) as registry:
-        report = registry.validate(toolset)
+        report = registry.validate(tools, origin=origin or "code")
     if as_json:
         output.json(
             {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain.agents.middleware import (
@@ -23,7 +24,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agent._registry_access import RegistryAccess
+from agent._registry_access import RegistryAccess, SelectOptions
 from agent.middleware import tool_guard
 from agent.middleware._binding import LiveTools, bind, names_of, offers_of
 from agent.middleware._messages import (
@@ -32,6 +33,7 @@ from agent.middleware._messages import (
     newest_human_text,
     original_name,
 )
+from agent.middleware._usage import UsageRecorder, WatchedCall
 from agent.selection import (
     MAX_BOUND_TOOLS,
     Offer,
@@ -42,9 +44,11 @@ from agent.selection import (
 )
 from registry.base import MAX_K
 from registry.errors import ConfigurationError, RegistryError
+from registry.strategy import STRATEGIES, Strategy
 from registry.text import nearest_names
 from registry.toolset import Toolset
-from registry.types import ToolHit
+from registry.types import ToolHit, ToolSelection
+from registry.usage_log import UsageLog
 
 if TYPE_CHECKING:
     from registry.store import ToolRegistry
@@ -55,6 +59,8 @@ __all__ = ["ToolRAGMiddleware", "ToolRAGState"]
 _VISIBLE = OmitFromSchema(input=True, output=False)  # callers may read it, never set it
 
 _logger = logging.getLogger(__name__)
+
+_NOTHING = ToolSelection(hits=(), exempt=frozenset(), strategy="none", categories=(), threshold=0.0)
 
 
 class ToolRAGState(AgentState[Any]):
@@ -88,6 +94,12 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         on_no_match: When no hit reaches the threshold, add nothing (`answer`) or the best hit.
         max_offered: Tools offered in a thread at a time, 1 to 128, pinned ones included. A model
             request never holds more than 128 tools, whatever else is bound.
+        strategy: How tools are chosen; `auto` goes by their number: up to 10 are all offered, more
+            are searched, with the question's categories counting (`registry.strategy`).
+        usage_log: Where selections and calls are recorded, off the run's path: True for the log
+            that all agents over this registry share (`UsageLog.of(registry)`), False for none.
+            Whoever owns the registry closes its log before the database goes away; the end of
+            the process does it too.
 
     Raises:
         ConfigurationError: An option is out of range, or a pinned name is not in the toolset.
@@ -105,17 +117,27 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         pinned: Sequence[str] = (),
         on_no_match: OnNoMatch = "answer",
         max_offered: int = 32,
+        strategy: Strategy = "auto",
+        usage_log: UsageLog | bool = True,
     ) -> None:
         super().__init__()
-        _check_options(k=k, threshold=threshold, on_no_match=on_no_match, max_offered=max_offered)
+        _check_options(
+            k=k,
+            threshold=threshold,
+            on_no_match=on_no_match,
+            max_offered=max_offered,
+            strategy=strategy,
+        )
         self._registry = RegistryAccess(registry)
         self._toolset = toolset
         self._k = k
         self._threshold = threshold
+        self._strategy: Strategy = strategy
         self._on_no_match: OnNoMatch = on_no_match
         self._max_offered = max_offered
         self._pinned = _pinned_offers(pinned, toolset, max_offered=max_offered)
         self._live = LiveTools(toolset)
+        self._usage = UsageRecorder(self._registry, usage_log)
 
     # --- once a run: search and select
 
@@ -127,13 +149,17 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             RegistryError: The search failed.
         """
         query, names = newest_human_text(state["messages"]), self._names_to_check(state)
-        hits: Sequence[ToolHit] = []
+        found = _NOTHING
+        started_at = time.perf_counter()
         for k in self._search_sizes(query):
-            hits = self._registry.search(query, k=k)
-            if self._has_enough(hits, k):
+            found = self._registry.select(query, **self._options(k))
+            if self._has_enough(found.hits, k):
                 break
-        hits = self._usable_first(hits)
-        return self._selected(state, hits, self._registry.active_states(names))
+        latency_ms = 1_000 * (time.perf_counter() - started_at)
+        found = self._usable_first(found)
+        selected = self._selected(state, found, self._registry.active_states(names))
+        self._usage.record_selection(query, found, selected, runtime, latency_ms=latency_ms)
+        return selected
 
     async def abefore_agent(self, state: ToolRAGState, runtime: Runtime[Any]) -> dict[str, Any]:
         """Select the tools of this run.
@@ -142,13 +168,20 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             RegistryError: The search failed.
         """
         query, names = newest_human_text(state["messages"]), self._names_to_check(state)
-        hits: Sequence[ToolHit] = []
+        found = _NOTHING
+        started_at = time.perf_counter()
         for k in self._search_sizes(query):
-            hits = await self._registry.asearch(query, k=k)
-            if self._has_enough(hits, k):
+            found = await self._registry.aselect(query, **self._options(k))
+            if self._has_enough(found.hits, k):
                 break
-        hits = self._usable_first(hits)
-        return self._selected(state, hits, await self._registry.aactive_states(names))
+        latency_ms = 1_000 * (time.perf_counter() - started_at)
+        found = self._usable_first(found)
+        selected = self._selected(state, found, await self._registry.aactive_states(names))
+        self._usage.record_selection(query, found, selected, runtime, latency_ms=latency_ms)
+        return selected
+
+    def _options(self, k: int) -> SelectOptions:
+        return SelectOptions(k=k, threshold=self._threshold, strategy=self._strategy)
 
     def _search_sizes(self, query: str) -> Iterator[int]:
         """Yield how many hits to ask for: more, while too few of them have a live tool here.
@@ -166,40 +199,37 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         live = sum(hit.binding in self._toolset for hit in hits)
         return len(hits) < k or live >= self._k
 
-    def _usable_first(self, hits: Sequence[ToolHit]) -> list[ToolHit]:
-        """Return the first k hits with a live tool, and what stands before the last of them."""
+    def _usable_first(self, found: ToolSelection) -> ToolSelection:
+        """Keep the first k hits with a live tool, what stands before them, and the exempt."""
         kept: list[ToolHit] = []
         live = 0
-        for hit in hits:
-            if live == self._k:
-                break
-            live += hit.binding in self._toolset
-            kept.append(hit)
-        return kept
+        for hit in found.hits:
+            if live < self._k or hit.tool_name in found.exempt:
+                live += hit.binding in self._toolset
+                kept.append(hit)
+        return replace(found, hits=tuple(kept))
 
     def _names_to_check(self, state: ToolRAGState) -> list[str]:
         names = [offer["name"] for offer in (*offers_of(state), *self._pinned)]
         return list(dict.fromkeys(names))
 
     def _selected(
-        self, state: ToolRAGState, hits: Sequence[ToolHit], states: Mapping[str, bool]
+        self, state: ToolRAGState, found: ToolSelection, states: Mapping[str, bool]
     ) -> dict[str, Any]:
         turn = int(state.get("last_selection", {}).get("turn", 0)) + 1
-        threshold = self._threshold
-        if threshold is None:
-            threshold = self._registry.threshold if hits else 0.0
         selection = select(
-            hits,
+            found.hits,
+            exempt=found.exempt,
             offered=offers_of(state),
             pinned=self._pinned,
             states=states,
             bindings=self._toolset,
-            threshold=threshold,
+            threshold=found.threshold,
             on_no_match=self._on_no_match,
             max_offered=self._max_offered,
             turn=turn,
         )
-        record = _selection_record(selection, hits, threshold=threshold, turn=turn)
+        record = _selection_record(selection, found, turn=turn)
         _log_selection(selection, record)
         return {"offered_tools": list(selection.offers), "last_selection": record}
 
@@ -255,20 +285,22 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool call if the rules allow it; always return its one answer."""
-        ticket = self._ticket(request)
-        if isinstance(ticket, ToolMessage):
-            return ticket
-        try:
-            states = self._registry.active_states(ticket.names_to_check)
-        except RegistryError as error:
-            return _registry_away(request, error)
-        permitted = self._permitted(request, ticket, states)
-        if isinstance(permitted, ToolMessage):
-            return permitted
-        try:
-            return _checked(request, handler(permitted))
-        except Exception as error:
-            return _failed(request, error)
+        with self._usage.watch(request) as watched:
+            ticket = self._ticket(request, watched)
+            if isinstance(ticket, ToolMessage):
+                return ticket
+            try:
+                states = self._registry.active_states(ticket.names_to_check)
+            except RegistryError as error:
+                return _registry_away(request, error)
+            permitted = self._permitted(request, ticket, states)
+            if isinstance(permitted, ToolMessage):
+                return permitted
+            watched.begin()
+            try:
+                return watched.ended(_checked(request, handler(permitted)))
+            except Exception as error:
+                return watched.failed(_failed(request, error), error)
 
     async def awrap_tool_call(
         self,
@@ -276,31 +308,35 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool call if the rules allow it; always return its one answer."""
-        ticket = self._ticket(request)
-        if isinstance(ticket, ToolMessage):
-            return ticket
-        try:
-            states = await self._registry.aactive_states(ticket.names_to_check)
-        except RegistryError as error:
-            return _registry_away(request, error)
-        permitted = self._permitted(request, ticket, states)
-        if isinstance(permitted, ToolMessage):
-            return permitted
-        try:
-            return _checked(request, await handler(permitted))
-        except Exception as error:
-            return _failed(request, error)
+        with self._usage.watch(request) as watched:
+            ticket = self._ticket(request, watched)
+            if isinstance(ticket, ToolMessage):
+                return ticket
+            try:
+                states = await self._registry.aactive_states(ticket.names_to_check)
+            except RegistryError as error:
+                return _registry_away(request, error)
+            permitted = self._permitted(request, ticket, states)
+            if isinstance(permitted, ToolMessage):
+                return permitted
+            watched.begin()
+            try:
+                return watched.ended(_checked(request, await handler(permitted)))
+            except Exception as error:
+                return watched.failed(_failed(request, error), error)
 
-    def _ticket(self, request: ToolCallRequest) -> _Ticket | ToolMessage:
+    def _ticket(self, request: ToolCallRequest, watched: WatchedCall) -> _Ticket | ToolMessage:
         """Find what the call names: an offered tool, a tool of the agent's own, or neither."""
         call = request.tool_call
         offers = {offer["name"]: offer for offer in offers_of(request.state)}
         written = original_name(request.state["messages"], call["id"] or "")
         if written is None:
             if call["name"] in offers:
+                watched.names_tool(was_offered=True)
                 return _Ticket(offers[call["name"]])
             if request.tool is not None:
                 return _Ticket(None)
+            watched.names_tool(was_offered=False)
         own_tools = cast("list[BaseTool]", getattr(request.runtime, "tools", None) or [])
         callable_names = [name for name, offer in offers.items() if offer["active"]]
         _logger.warning("unknown_tool_called", extra={"call_id": call["id"]})
@@ -352,11 +388,15 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _check_options(*, k: int, threshold: float | None, on_no_match: str, max_offered: int) -> None:
+def _check_options(
+    *, k: int, threshold: float | None, on_no_match: str, max_offered: int, strategy: str
+) -> None:
     if not is_count(k) or k > MAX_K:
         raise ConfigurationError(f"k is {k}; it must be a whole number from 1 to {MAX_K}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise ConfigurationError(f"threshold is {threshold}; it must be from 0 to 1")
+    if strategy not in STRATEGIES:
+        raise ConfigurationError(f"strategy is {strategy!r}; choose from {', '.join(STRATEGIES)}")
     if on_no_match not in ("answer", "best_hit"):
         raise ConfigurationError(f"on_no_match is {on_no_match!r}; use 'answer' or 'best_hit'")
     if not is_count(max_offered) or max_offered > MAX_BOUND_TOOLS:
@@ -385,13 +425,13 @@ def _pinned_offers(
     return tuple(pinned_offer(specs[name]) for name in names)
 
 
-def _selection_record(
-    selection: Selection, hits: Sequence[ToolHit], *, threshold: float, turn: int
-) -> dict[str, Any]:
+def _selection_record(selection: Selection, found: ToolSelection, *, turn: int) -> dict[str, Any]:
     offered = {offer["name"] for offer in selection.offers}
     return {
         "turn": turn,
-        "threshold": threshold,
+        "strategy": found.strategy,
+        "categories": list(found.categories),
+        "threshold": found.threshold,
         "hits": [
             {
                 "name": hit.tool_name,
@@ -399,7 +439,7 @@ def _selection_record(
                 "passed": hit.tool_name in selection.passed,
                 "offered": hit.tool_name in offered,
             }
-            for hit in hits
+            for hit in found.hits
         ],
         "dropped": list(selection.dropped),
         "unbound": list(selection.unbound),

@@ -31,10 +31,6 @@ def upgrade() -> None:
         sa.Column("terms_revision", sa.Integer(), server_default=sa.text("0"), nullable=False),
     )
     op.add_column(
-        "embedding_model",
-        sa.Column("calibration", postgresql.JSONB(), nullable=True),
-    )
-    op.add_column(
         "tool_embedding",
         sa.Column("description_vector", pgvector.sqlalchemy.HALFVEC(), nullable=True),
     )
@@ -82,6 +78,27 @@ def upgrade() -> None:
         sa.Column("term", sa.Text(collation="C"), nullable=False),
         sa.Column("tools", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("namespace", "term", name=op.f("pk_tool_term_count")),
+    )
+    op.create_table(
+        "tool_calibration",
+        sa.Column("namespace", sa.Text(), nullable=False),
+        sa.Column("embedding_model_id", sa.Integer(), nullable=False),
+        sa.Column("spread", sa.Double(), nullable=False),
+        sa.Column("null_evidence", sa.Double(), nullable=False),
+        sa.Column("zero", sa.Double(), nullable=False),
+        sa.Column("tools", sa.Integer(), nullable=False),
+        sa.Column("calls", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.Column("calibrated_at", sa.DateTime(timezone=True), server_default=_NOW, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["embedding_model_id"],
+            ["embedding_model.id"],
+            name=op.f("fk_tool_calibration_embedding_model_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint(
+            "namespace", "embedding_model_id", name=op.f("pk_tool_calibration")
+        ),
     )
     op.create_table(
         "tool_category",
@@ -139,6 +156,26 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("selection_id", "tool_name", name=op.f("pk_tool_usage_log")),
     )
     op.create_index("ix_tool_usage_log_tool_name", "tool_usage_log", ["tool_name"])
+    op.create_table(
+        "tool_learning",
+        sa.Column("namespace", sa.Text(), nullable=False),
+        sa.Column("embedding_model_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("fingerprint", sa.Text(), nullable=True),
+        sa.Column("recorded_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("calls", sa.Integer(), nullable=False),
+        sa.Column("sessions", sa.Integer(), nullable=False),
+        sa.Column("neutral", sa.REAL(), nullable=False),
+        sa.Column("gate", postgresql.JSONB(), nullable=False),
+        sa.Column("learned_at", sa.DateTime(timezone=True), server_default=_NOW, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["embedding_model_id"],
+            ["embedding_model.id"],
+            name=op.f("fk_tool_learning_embedding_model_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("namespace", "embedding_model_id", name=op.f("pk_tool_learning")),
+    )
     op.execute(
         """
         CREATE VIEW tool_usage_stats AS
@@ -162,9 +199,11 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.execute("DROP VIEW tool_usage_stats")
     for table in (
+        "tool_learning",
         "tool_usage_log",
         "tool_selection",
         "tool_category",
+        "tool_calibration",
         "tool_term_count",
         "tool_corpus",
         "tool_term",
@@ -176,7 +215,6 @@ def downgrade() -> None:
     )
     for column in ("feedback_count", "feedback_vector", "description_vector"):
         op.drop_column("tool_embedding", column)
-    op.drop_column("embedding_model", "calibration")
     op.drop_column("tool_registry", "terms_revision")
     op.drop_constraint(op.f("uq_tool_registry_number"), "tool_registry", type_="unique")
     op.drop_column("tool_registry", "number")

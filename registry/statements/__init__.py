@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from registry.statements._driver import DriverStatement
 from registry.statements._rows import AnyRow, Rows
+from registry.statements.calibration import calibration_state, store_calibration
 from registry.statements.categories import (
     categories_stamp,
     count_active_tools,
@@ -28,6 +29,7 @@ from registry.statements.index import (
     wait_in_transaction,
 )
 from registry.statements.leases import (
+    lease_holder,
     release_lease,
     take_lease,
 )
@@ -45,9 +47,14 @@ from registry.statements.models import (
     model_of_row,
     model_record,
     newest_model,
+    reopen_model,
     retire_active_model,
+    serving_model_id,
     store_vectors,
+    stored_models,
+    tools_to_mend,
     tools_without_vector,
+    vector_is_lacking,
 )
 from registry.statements.search import (
     nearest_tools_exactly,
@@ -64,6 +71,7 @@ from registry.statements.terms import (
     term_rows,
 )
 from registry.statements.tools import (
+    NOT_IN_CODE,
     CurrentTool,
     active_states,
     change_tool,
@@ -79,6 +87,7 @@ from registry.statements.tools import (
     record_purge,
     set_active,
     spec_row,
+    switched_off_by_sync,
     tool_history_of,
     tool_names,
     tool_record,
@@ -89,6 +98,7 @@ from registry.statements.tools import (
 
 __all__ = [
     "MAX_INDEXED_DIMENSIONS",
+    "NOT_IN_CODE",
     "AnyRow",
     "CurrentTool",
     "DriverStatement",
@@ -99,6 +109,7 @@ __all__ = [
     "add_model",
     "analyze",
     "archive_vectors",
+    "calibration_state",
     "categories_stamp",
     "change_tool",
     "content_hashes",
@@ -121,6 +132,7 @@ __all__ = [
     "index_state",
     "known_vectors",
     "lacking_row",
+    "lease_holder",
     "list_categories",
     "list_models",
     "list_tools",
@@ -135,8 +147,10 @@ __all__ = [
     "record_purge",
     "release_lease",
     "remove_terms",
+    "reopen_model",
     "retire_active_model",
     "search_candidates",
+    "serving_model_id",
     "set_active",
     "set_index_memory",
     "set_no_index_workers",
@@ -144,8 +158,11 @@ __all__ = [
     "set_statement_timeout",
     "spec_row",
     "stale_terms",
+    "store_calibration",
     "store_terms",
     "store_vectors",
+    "stored_models",
+    "switched_off_by_sync",
     "take_lease",
     "term_rows",
     "tool_categories",
@@ -154,8 +171,10 @@ __all__ = [
     "tool_record",
     "tool_row",
     "tool_version",
+    "tools_to_mend",
     "tools_without_vector",
     "try_index_lock",
+    "vector_is_lacking",
     "wait_in_transaction",
     "write_category",
     "write_tools",

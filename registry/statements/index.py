@@ -125,7 +125,12 @@ def set_no_index_workers() -> Rows:
 
 def analyze() -> tuple[TextClause, ...]:
     """Refresh the planner's statistics after a large sync."""
-    return (text("ANALYZE tool_registry"), text("ANALYZE tool_embedding"))
+    return (
+        text("ANALYZE tool_registry"),
+        text("ANALYZE tool_embedding"),
+        text("ANALYZE tool_term"),
+        text("ANALYZE tool_term_count"),
+    )
 
 
 def set_statement_timeout(timeout_s: float) -> Rows:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Delete, Insert, Text, cast, delete, func, literal
+from sqlalchemy import Delete, Insert, Text, cast, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import INTERVAL, insert
 
+from registry.statements._rows import Rows
 from registry.tables import tool_lease
 
-__all__ = ["release_lease", "take_lease"]
+__all__ = ["lease_holder", "release_lease", "take_lease"]
 
 
 def take_lease(name: str, holder: str, *, seconds: int) -> Insert:
@@ -19,6 +20,13 @@ def take_lease(name: str, holder: str, *, seconds: int) -> Insert:
         set_={"holder": holder, "expires_at": expires},
         where=(tool_lease.c.holder == holder) | (tool_lease.c.expires_at < func.now()),
     ).returning(tool_lease.c.name)
+
+
+def lease_holder(name: str) -> Rows:
+    """(holder, expires_at) of a lease that has not run out, whenever the transaction began."""
+    return select(tool_lease.c.holder, tool_lease.c.expires_at).where(
+        tool_lease.c.name == name, tool_lease.c.expires_at > func.clock_timestamp()
+    )
 
 
 def release_lease(name: str, holder: str) -> Delete:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     Insert,
+    Label,
     Text,
     TextClause,
     Update,
@@ -47,9 +48,15 @@ __all__ = [
     "model_of_row",
     "model_record",
     "newest_model",
+    "reopen_model",
     "retire_active_model",
+    "searched_vector",
+    "serving_model_id",
     "store_vectors",
+    "stored_models",
+    "tools_to_mend",
     "tools_without_vector",
+    "vector_is_lacking",
 ]
 
 _MODEL_COLUMNS = (
@@ -106,6 +113,23 @@ def list_models() -> Rows:
     ).order_by(embedding_model.c.id.desc())
 
 
+def serving_model_id() -> Label[int]:
+    """Id of the model that serves searches, to be selected beside something else."""
+    return (
+        select(embedding_model.c.id)
+        .where(embedding_model.c.state == "active")
+        .scalar_subquery()
+        .label("serving")
+    )
+
+
+def stored_models() -> Rows:
+    """(id, …, state, activated_at) of every model, newest first; counts nothing."""
+    return select(
+        *_MODEL_COLUMNS, embedding_model.c.state, embedding_model.c.activated_at
+    ).order_by(embedding_model.c.id.desc())
+
+
 def add_model(model: EmbeddingModel, *, state: str, generation: int = 1) -> Insert:
     """Register an embedding model; nothing happens where it, or an active one, is there."""
     return (
@@ -124,8 +148,8 @@ def add_model(model: EmbeddingModel, *, state: str, generation: int = 1) -> Inse
 
 
 def lock_tools() -> TextClause:
-    """Keep writers out until the end of the transaction; searches go on."""
-    return text("LOCK TABLE tool_registry, tool_embedding IN SHARE MODE")
+    """Keep writers, and other switches, out until the end of the transaction; searches go on."""
+    return text("LOCK TABLE tool_registry, tool_embedding IN SHARE ROW EXCLUSIVE MODE")
 
 
 def lock_for_writing() -> TextClause:
@@ -134,23 +158,28 @@ def lock_for_writing() -> TextClause:
 
 
 def retire_active_model(successor_id: int) -> Update:
-    """Stop the active model from serving, unless its successor lacks a vector."""
+    """Stop the active model from serving, in favour of another."""
     return (
         update(embedding_model)
-        .where(
-            embedding_model.c.state == "active",
-            embedding_model.c.id != successor_id,
-            _is_complete(successor_id),
-        )
+        .where(embedding_model.c.state == "active", embedding_model.c.id != successor_id)
         .values(state="retired")
     )
 
 
-def activate_model(model_id: int) -> Update:
-    """Let a complete model serve searches; returns its id where that was done."""
+def reopen_model(model_id: int) -> Update:
+    """Let a retired model be brought up to date, and switched to again."""
     return (
         update(embedding_model)
-        .where(embedding_model.c.id == model_id, _is_complete(model_id))
+        .where(embedding_model.c.id == model_id, embedding_model.c.state == "retired")
+        .values(state="building")
+    )
+
+
+def activate_model(model_id: int) -> Update:
+    """Let a model serve searches; returns its id, nothing where it is gone."""
+    return (
+        update(embedding_model)
+        .where(embedding_model.c.id == model_id)
         .values(state="active", activated_at=func.now())
         .returning(embedding_model.c.id)
     )
@@ -180,36 +209,56 @@ def model_record(row: AnyRow) -> EmbeddingModelRecord:
     return EmbeddingModelRecord(id=model_id, model=model, **{name: values[name] for name in names})
 
 
-def _is_complete(model_id: int) -> ColumnElement[bool]:
-    of_model = select(tool_embedding.c.tool_id).where(
-        tool_embedding.c.tool_id == tool_registry.c.id,
-        tool_embedding.c.embedding_model_id == model_id,
-        tool_embedding.c.source_hash == tool_registry.c.text_hash,
-    )
-    return ~select(tool_registry.c.id).where(~of_model.exists()).exists()
-
-
 # ---------------------------------------------------------------- vectors
 
 
 def tools_without_vector(model_id: int) -> Rows:
-    """(id, namespace, text_hash, spec fields) of tools without a vector of their present text."""
+    """(id, namespace, text_hash, is_active, is_stale, spec fields) of tools without a vector.
+
+    Stale is one that has a vector of an earlier text. Active tools come first.
+    """
     return (
         select(
             tool_registry.c.id,
             tool_registry.c.namespace,
             tool_registry.c.text_hash,
+            tool_registry.c.is_active,
+            tool_embedding.c.tool_id.is_not(None).label("is_stale"),
             *(tool_registry.c[name] for name in SPEC_FIELDS),
         )
         .select_from(tool_registry)
         .outerjoin(
             tool_embedding,
             (tool_embedding.c.tool_id == tool_registry.c.id)
-            & (tool_embedding.c.embedding_model_id == model_id)
-            & (tool_embedding.c.source_hash == tool_registry.c.text_hash),
+            & (tool_embedding.c.embedding_model_id == model_id),
         )
-        .where(tool_embedding.c.tool_id.is_(None))
-        .order_by(tool_registry.c.namespace, tool_registry.c.tool_name)
+        .where(tool_embedding.c.source_hash.is_distinct_from(tool_registry.c.text_hash))
+        .order_by(
+            tool_registry.c.is_active.desc(), tool_registry.c.namespace, tool_registry.c.tool_name
+        )
+    )
+
+
+def tools_to_mend(namespace: str, model_id: int, names: Sequence[str]) -> Rows:
+    """Rows of `tools_without_vector` of these active tools."""
+    return tools_without_vector(model_id).where(
+        tool_registry.c.namespace == namespace,
+        tool_registry.c.is_active,
+        tool_registry.c.tool_name == func.any(bindparam("names", list(names), ARRAY(Text))),
+    )
+
+
+def vector_is_lacking(tool_id: UUID) -> Rows:
+    """(id) of a tool, where a model serves that has no vector of its present text."""
+    stored = select(tool_embedding.c.tool_id).where(
+        tool_embedding.c.tool_id == tool_registry.c.id,
+        tool_embedding.c.embedding_model_id == embedding_model.c.id,
+        tool_embedding.c.source_hash == tool_registry.c.text_hash,
+    )
+    return (
+        select(tool_registry.c.id)
+        .join(embedding_model, embedding_model.c.state == "active")
+        .where(tool_registry.c.id == tool_id, ~stored.exists())
     )
 
 
@@ -287,9 +336,7 @@ def store_vectors() -> Insert:
         ["tool_id", "embedding_model_id", "vector", "source_hash"], rows
     )
     feedback, text_vector = tool_embedding.c.feedback_vector, statement.excluded.vector
-    summed = cast(
-        func.l2_normalize(cast(feedback, VECTOR()) + cast(text_vector, VECTOR())), HALFVEC()
-    )
+    summed = searched_vector(text_vector, feedback)
     return statement.on_conflict_do_update(
         index_elements=[tool_embedding.c.tool_id, tool_embedding.c.embedding_model_id],
         set_={
@@ -299,6 +346,12 @@ def store_vectors() -> Insert:
             "created_at": func.now(),
         },
     ).returning(tool_embedding.c.tool_id)
+
+
+def searched_vector(text_vector: ColumnElement[Any], feedback: ColumnElement[Any]) -> Any:
+    """Return the normalised sum of a text's vector, taken at length 1, and what was learnt."""
+    of_text = func.l2_normalize(cast(text_vector, VECTOR()), type_=VECTOR())
+    return cast(func.l2_normalize(of_text + cast(feedback, VECTOR())), HALFVEC())
 
 
 def _of_text() -> ColumnElement[Any]:

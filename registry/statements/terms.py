@@ -110,12 +110,22 @@ def stale_terms(namespace: str, *, limit: int) -> Rows:
 
 
 def corpus_size(namespace: str) -> Rows:
-    """Return how many tools the namespace had when it was counted last; no row: never."""
-    return select(tool_corpus.c.tools).where(tool_corpus.c.namespace == namespace)
+    """(tools, active) of a namespace: when it was counted last, and now; no row: never counted."""
+    active = (
+        select(func.count())
+        .where(tool_registry.c.namespace == namespace, tool_registry.c.is_active)
+        .scalar_subquery()
+    )
+    return select(tool_corpus.c.tools, active.label("active")).where(
+        tool_corpus.c.namespace == namespace
+    )
 
 
-def count_corpus(namespace: str) -> tuple[Delete, Insert, Insert]:
-    """Count a namespace's tools, their mean length, and the words that many have."""
+def count_corpus(namespace: str) -> tuple[Insert, Delete, Insert]:
+    """Count a namespace's tools, their mean length, and the words that many have.
+
+    The namespace's one row comes first: whoever counts at the same time waits for it.
+    """
     of_namespace = tool_term.c.namespace == namespace
     tools = (
         select(func.count())
@@ -136,8 +146,6 @@ def count_corpus(namespace: str) -> tuple[Delete, Insert, Insert]:
         .having(func.count() > COMMON_TERM_TOOLS)
     )
     return (
-        delete(tool_term_count).where(tool_term_count.c.namespace == namespace),
-        insert(tool_term_count).from_select(["namespace", "term", "tools"], common),
         corpus.on_conflict_do_update(
             index_elements=[tool_corpus.c.namespace],
             set_={
@@ -146,6 +154,8 @@ def count_corpus(namespace: str) -> tuple[Delete, Insert, Insert]:
                 "counted_at": func.now(),
             },
         ),
+        delete(tool_term_count).where(tool_term_count.c.namespace == namespace),
+        insert(tool_term_count).from_select(["namespace", "term", "tools"], common),
     )
 
 

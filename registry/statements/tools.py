@@ -35,6 +35,7 @@ from registry.text import content_hash, text_hash
 from registry.types import ToolRecord, ToolSpec, ToolVersion
 
 __all__ = [
+    "NOT_IN_CODE",
     "CurrentTool",
     "active_states",
     "change_tool",
@@ -50,6 +51,7 @@ __all__ = [
     "record_purge",
     "set_active",
     "spec_row",
+    "switched_off_by_sync",
     "tool_history_of",
     "tool_names",
     "tool_record",
@@ -58,6 +60,7 @@ __all__ = [
     "write_tools",
 ]
 
+NOT_IN_CODE = "deactivated: not in code"  # in the history, where a sync switched a tool off
 _RECORD_COLUMNS = (
     *(tool_registry.c[name] for name in SPEC_FIELDS),
     tool_registry.c.id,
@@ -87,6 +90,7 @@ class CurrentTool:
         synced_hash: Hash of what the last sync brought; differs after an edit in the registry.
         text_hash: Hash of the text that its vector should stand for.
         source_hash: Hash of the text its vector was made from, None without a vector.
+        is_switched_off_by_sync: Whether it is off because a sync did not bring it.
     """
 
     id: UUID
@@ -97,6 +101,7 @@ class CurrentTool:
     origin: str
     is_active: bool
     source_hash: str | None
+    is_switched_off_by_sync: bool = False
 
 
 # ---------------------------------------------------------------- reading
@@ -164,6 +169,11 @@ def current_tools(namespace: str, model_id: int | None) -> Rows:
             tool_registry.c.origin,
             tool_registry.c.is_active,
             tool_embedding.c.source_hash,
+            # Looked up for the few that are off alone.
+            case(
+                (tool_registry.c.is_active, False),
+                else_=_last_switching("change") == NOT_IN_CODE,
+            ).label("is_switched_off_by_sync"),
         )
         .select_from(tool_registry)
         .outerjoin(
@@ -172,6 +182,38 @@ def current_tools(namespace: str, model_id: int | None) -> Rows:
             & (tool_embedding.c.embedding_model_id == (0 if model_id is None else model_id)),
         )
         .where(tool_registry.c.namespace == namespace)
+    )
+
+
+def switched_off_by_sync(namespace: str) -> Rows:
+    """(tool_name, changed_at, changed_by) of tools that are off because a sync did not bring them.
+
+    One that a person switched off, or on and off again since, is not among them.
+    """
+    return select(
+        tool_history.c.tool_name, tool_history.c.changed_at, tool_history.c.changed_by
+    ).where(
+        tool_registry.c.namespace == namespace,
+        ~tool_registry.c.is_active,
+        tool_history.c.tool_id == tool_registry.c.id,
+        tool_history.c.version == _last_switching("version"),
+        tool_history.c.change == NOT_IN_CODE,
+    )
+
+
+def _last_switching(name: str) -> ColumnElement[Any]:
+    """Return a column of the history row in which a tool was last switched on or off."""
+    history = tool_history.alias("switching")
+    return (
+        select(history.c[name])
+        .where(
+            history.c.tool_id == tool_registry.c.id,
+            history.c.change.in_(("activated", "deactivated", NOT_IN_CODE)),
+        )
+        .order_by(history.c.version.desc())
+        .limit(1)
+        .correlate(tool_registry)
+        .scalar_subquery()
     )
 
 
@@ -329,7 +371,12 @@ def set_active(namespace: str, tool_name: str, *, is_active: bool) -> Insert:
     return _recorded(
         update(tool_registry)
         .where(*_named(namespace, tool_name), tool_registry.c.is_active != is_active)
-        .values(is_active=is_active, version=tool_registry.c.version + 1, updated_at=func.now())
+        .values(
+            is_active=is_active,
+            version=tool_registry.c.version + 1,
+            updated_at=func.now(),
+            terms_revision=TERMS_REVISION,
+        )
     )
 
 

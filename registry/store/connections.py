@@ -11,12 +11,13 @@ from typing import Self
 from langchain_core.embeddings import Embeddings
 
 from registry import statements
-from registry.base import Lease, RegistryBase, Waiting, Work
+from registry.base import SWITCH, Lease, RegistryBase, Waiting, Work
 from registry.database import translated_errors
 from registry.embedding import Embedder
 from registry.errors import RegistryBusyError, RegistryError
 from registry.migrate import check_revision, read_revision
 from registry.settings import RegistrySettings
+from registry.statements import AnyRow
 from registry.store import _runtime
 from registry.store._runtime import Connection
 
@@ -119,24 +120,41 @@ class Connections(RegistryBase):
             with engine.connect() as connection:
                 yield connection
 
+    @contextmanager
+    def _writing(self) -> Generator[Connection]:
+        """One transaction that may store texts; begins once no switch keeps writers waiting."""
+        # As long as a switch may: it takes its lease once, and does not prolong it.
+        waiting = Waiting(SWITCH, wait_s=self.settings.lease_wait_s + self.settings.lease_s)
+        while True:
+            with self._connection() as connection:
+                # First the lock, then the look: a switch that comes later waits for this one.
+                connection.execute(statements.lock_for_writing())
+                held = (connection.execute(statements.lease_holder(SWITCH))).one_or_none()
+                if held is None:
+                    yield connection
+                    return
+            self._wait(waiting, SWITCH, held)
+
+    def _wait(self, waiting: Waiting, name: str, held: AnyRow | None) -> None:
+        pause_s = waiting.pause_s(held)
+        _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
+        _runtime.sleep(pause_s)
+
     def _know_model(self, connection: Connection) -> None:
-        """Learn the stored model, which may have been registered since this one was opened."""
-        if self._model is None:
-            self._accept_model((connection.execute(statements.active_model())).one_or_none())
+        """Learn the set that serves: the first, or a newer one of the same model."""
+        self._follow_model((connection.execute(statements.active_model())).one_or_none())
 
     @contextmanager
     def _lease(self, name: str, *, wait: bool) -> Generator[Lease]:
         """Be the only process that does something; a killed one's lease runs out."""
         lease = Lease(name=name, seconds=round(self.settings.lease_s))
-        waiting = Waiting(name, settings=self.settings, wait=wait)
+        waiting = Waiting(name, wait_s=self.settings.lease_wait_s if wait else 0.0)
         while True:
             with self._connection() as connection:
-                taken = (connection.execute(lease.take)).one_or_none()
-            if taken is not None:
-                break
-            pause_s = waiting.pause_s()
-            _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
-            _runtime.sleep(pause_s)
+                if (connection.execute(lease.take)).one_or_none() is not None:
+                    break
+                held = (connection.execute(statements.lease_holder(name))).one_or_none()
+            self._wait(waiting, name, held)
         try:
             yield lease
         finally:

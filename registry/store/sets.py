@@ -3,34 +3,43 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from registry import statements
-from registry.base import Work
+from registry.base import SWITCH, Work
 from registry.embedding import Embedder
 from registry.embedding_migration import (
+    PROBE,
     build_steps,
+    catch_up_steps,
     comparison,
+    label,
     model_to_revert_to,
     model_to_switch_to,
     models_to_prune,
 )
+from registry.errors import ConfigurationError
 from registry.migrate import check_revision, read_revision
 from registry.statements import AnyRow
 from registry.store import _runtime
-from registry.store.categories import Categories
+from registry.store._runtime import Connection
+from registry.store.learning import Learning
 from registry.types import (
     EmbeddingBuildReport,
     EmbeddingComparison,
     EmbeddingModelRecord,
+    EmbeddingRevertReport,
     Question,
     SyncProgress,
 )
 
 __all__ = ["EmbeddingSets"]
 
+_log = logging.getLogger(__name__)
 
-class EmbeddingSets(Categories):
+
+class EmbeddingSets(Learning):
     """The part of the registry that changes the embedding model under running searches."""
 
     def embedding_models(self) -> list[EmbeddingModelRecord]:
@@ -38,10 +47,7 @@ class EmbeddingSets(Categories):
         self._check_not_closed()
         with self._connection() as connection:
             check_revision(_runtime.run(connection, read_revision))
-            return [
-                statements.model_record(row)
-                for row in (connection.execute(statements.list_models())).all()
-            ]
+            return self._models(connection)
 
     def build_embeddings(
         self,
@@ -52,14 +58,15 @@ class EmbeddingSets(Categories):
         """Make this registry's embedding model a set of vectors of all tools, of all namespaces.
 
         It stands beside the serving set, which goes on answering; `switch_embeddings` makes it
-        serve. A run that was broken off is taken up where it stopped by calling again.
+        serve. A run that was broken off is taken up where it stopped by calling again. Of the model
+        in use, what its set lacks after a revert is embedded.
 
         Args:
             rebuild: Make a new set even of the model in use, with every text embedded anew.
             on_progress: Called after each embedding request.
 
         Raises:
-            ConfigurationError: The model is in use already and no rebuild was asked for.
+            ConfigurationError: The model is in use and lacks nothing, and no rebuild was asked for.
             EmbeddingError: Not even one text could be embedded to learn the dimensions.
             RegistryBusyError: Another process is building or switching.
             SchemaVersionError: The schema is absent, older or newer.
@@ -84,71 +91,139 @@ class EmbeddingSets(Categories):
             ConfigurationError: No other set of this model was built, or `serving` does not serve.
             InvalidQueryError: A question is empty, or k out of range.
         """
-        self._checked_threshold(k, None)
+        self._check_search(k, None)
+        new = self._built()
         models = self.embedding_models()
-        new = model_to_switch_to(models, self._embedder)
         old = self._serving(models, serving)
         before = [self._names(old, serving.embed_query(q.text), k) for q in questions]
         after = [self._names(new, self._embedder.embed_query(q.text), k) for q in questions]
-        return comparison(questions, before, after, k=k)
+        with self._connection() as connection:
+            known = (connection.scalars(statements.tool_names(self.namespace))).all()
+        return comparison(questions, before, after, k=k, known=known)
 
     def switch_embeddings(self) -> EmbeddingModelRecord:
         """Let the set that this registry's model built serve searches, in one transaction.
 
-        A few tools that changed since the build are embedded first. The old set stays, and
-        processes that started on it go on answering from it.
+        What was written since the build is embedded first. Where others write faster than that,
+        writers of every process wait for the end of one last pass, at most `lease_s`; searches go
+        on. The old set stays, and processes that started on it go on answering from it.
+
+        Returns:
+            The set that serves. Where nothing was built since the last switch nothing happens, and
+            it is the one that served before the call.
 
         Raises:
             ConfigurationError: Nothing was built.
-            RegistryError: The build is not complete; building again embeds what lacks.
+            IncompleteEmbeddingsError: Some tools could not be embedded; nothing was switched.
             RegistryBusyError: Another process is building or switching.
         """
-        while True:
-            record = model_to_switch_to(self.embedding_models(), self._embedder)
+        record = self._built()
+        if record.state == "active":
+            _log.info("embeddings_serve_already", extra={"set": record.id})
+            return record
+        with self._lease("embeddings", wait=False) as lease:
+            work = Work(lease=lease)
             lacking = self._switch(record)
-            if not lacking:
-                return self._switched(record)
-            # A few were changed since the build; more than that is a build that is not done.
-            if len(lacking) > self._embedder.batch_size:
-                raise self._incomplete(record, lacking)
-            if (self.build_embeddings()).failed:
-                raise self._incomplete(record, lacking)
+            if lacking:
+                lacking = self._caught_up(record, work)
+            if lacking:
+                with self._lease(SWITCH, wait=True):
+                    # Its lock is granted once those who did not see the lease yet have written.
+                    lacking = self._switch(record)
+                    if lacking:
+                        lacking = self._caught_up(record, work)
+        if lacking:
+            raise self._incomplete(record, lacking)
+        return self._switched(record)
 
-    def revert_embeddings(self) -> EmbeddingModelRecord:
+    def revert_embeddings(self) -> EmbeddingRevertReport:
         """Let the set that served before serve again, at once; needs no model configured.
+
+        Nothing is embedded and nobody waited for: what was written since is reported.
 
         Raises:
             ConfigurationError: There is no earlier set.
-            RegistryError: Tools changed since; `build_embeddings` with that model embeds those.
         """
-        record = model_to_revert_to(self.embedding_models())
-        if lacking := self._switch(record):
-            raise self._incomplete(record, lacking)
-        return self._switched(record)
+        self.embedding_models()  # the schema's revision fits
+        with self._connection() as connection:
+            connection.execute(statements.lock_tools())
+            record = model_to_revert_to(self._models(connection))
+            self._let_serve(connection, record)
+            lacking = self._lacking(connection, record)
+        return EmbeddingRevertReport(
+            serving=self._switched(record),
+            stale=[label(row) for row in lacking if row.is_stale],
+            missing=[label(row) for row in lacking if not row.is_stale],
+        )
 
     def prune_embeddings(self, model_id: int | None = None) -> list[EmbeddingModelRecord]:
         """Remove sets of vectors that do not serve: one by id, or all that served before.
 
         Raises:
             ConfigurationError: No set has that id, or it serves searches.
+            RegistryBusyError: Another process is building or switching.
         """
-        removed = models_to_prune(self.embedding_models(), model_id)
-        for record in removed:
+        self.embedding_models()  # the schema's revision fits
+        with self._lease("embeddings", wait=False):
             with self._connection() as connection:
-                connection.execute(statements.delete_model(record.id))
-            with self._autocommit_connection() as connection:
-                connection.execute(statements.drop_index(record.id))
+                # Before a set is looked at: one that is being reverted to is not removed.
+                connection.execute(statements.lock_for_writing())
+                chosen = models_to_prune(self._models(connection), model_id)
+                removed = [
+                    record
+                    for record in chosen
+                    if (connection.execute(statements.delete_model(record.id))).one_or_none()
+                ]
+            for record in removed:
+                with self._autocommit_connection() as connection:
+                    connection.execute(statements.drop_index(record.id))
         return removed
+
+    def _models(self, connection: Connection) -> list[EmbeddingModelRecord]:
+        rows = (connection.execute(statements.list_models())).all()
+        return [statements.model_record(row) for row in rows]
+
+    def _built(self) -> EmbeddingModelRecord:
+        """Return the set of this model that was built, or that serves; of its size and no other.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        models = self.embedding_models()
+        record = model_to_switch_to(models, self._embedder)
+        if self._embedder.dimensions is None:
+            self._embedder.embed_documents([PROBE])
+            record = model_to_switch_to(models, self._embedder)
+        return record
+
+    def _caught_up(self, record: EmbeddingModelRecord, work: Work) -> Sequence[AnyRow]:
+        """Embed what a set lacks, then let it serve; return what it lacks where it does not."""
+        report = self._drive(catch_up_steps(record, self._embedder), work)
+        lacking = self._switch(record)
+        if lacking and report.failed:
+            raise self._incomplete(record, lacking)
+        return lacking
 
     def _switch(self, record: EmbeddingModelRecord) -> Sequence[AnyRow]:
         """Let a set serve; return the tools it lacks a vector of, in which case nothing changed."""
-        # Writers wait while this transaction looks for tools without a vector, and switches.
-        with self._lease("embeddings", wait=False), self._connection() as connection:
+        with self._connection() as connection:
+            # Writers wait while this transaction looks for tools without a vector, and switches.
             connection.execute(statements.lock_tools())
-            connection.execute(statements.retire_active_model(record.id))
-            if (connection.execute(statements.activate_model(record.id))).one_or_none() is not None:
-                return []
-            return (connection.execute(statements.tools_without_vector(record.id))).all()
+            lacking = self._lacking(connection, record)
+            if not lacking:
+                self._let_serve(connection, record)
+            return lacking
+
+    def _lacking(self, connection: Connection, record: EmbeddingModelRecord) -> list[AnyRow]:
+        """Return the active tools that a set has no vector of for their present text."""
+        rows = (connection.execute(statements.tools_without_vector(record.id))).all()
+        return [row for row in rows if row.is_active]
+
+    def _let_serve(self, connection: Connection, record: EmbeddingModelRecord) -> None:
+        connection.execute(statements.retire_active_model(record.id))
+        activated = connection.execute(statements.activate_model(record.id))
+        if activated.one_or_none() is None:
+            raise ConfigurationError(f"Set {record.id} ({record.model}) was removed meanwhile.")
 
     def _switched(self, record: EmbeddingModelRecord) -> EmbeddingModelRecord:
         self._is_open, self._model = False, None

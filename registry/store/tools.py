@@ -8,17 +8,31 @@ from typing import Unpack
 
 from registry import statements
 from registry.base import Work
-from registry.changes import ToolChanges, changed_spec, diff_versions, history_of, version_of
-from registry.errors import VersionConflictError
+from registry.changes import (
+    ToolChanges,
+    changed_spec,
+    check_author,
+    check_version,
+    diff_versions,
+    history_of,
+    purged_advice,
+    version_of,
+)
+from registry.errors import ToolNotFoundError, VersionConflictError
 from registry.migrate import read_revision
 from registry.store import _runtime
 from registry.store._runtime import Connection
 from registry.store.writing import Writing
-from registry.sync import Change, Reuse, Write
+from registry.sync import Change, Reuse, Write, specs_of
 from registry.text import embedding_text, is_legal_name, text_hash
-from registry.toolset import Toolset
+from registry.toolset import ToolLike, Toolset
 from registry.types import FieldChange, ToolRecord, ToolSpec, ToolVersion
-from registry.validation import ValidationReport, schema_report, validation_report
+from registry.validation import (
+    ValidationReport,
+    schema_report,
+    validation_report,
+    without_vector_detail,
+)
 
 __all__ = ["Tools"]
 
@@ -50,8 +64,9 @@ class Tools(Writing):
     def active_states(self, names: Iterable[str]) -> dict[str, bool]:
         """Return whether tools are active; names that are not registered are absent."""
         self._check_schema()
+        legal = [name for name in names if is_legal_name(name)]
         with self._connection() as connection:
-            rows = (connection.execute(statements.active_states(self.namespace, names))).all()
+            rows = (connection.execute(statements.active_states(self.namespace, legal))).all()
         return {row.tool_name: row.is_active for row in rows}
 
     def update_tool(
@@ -96,8 +111,18 @@ class Tools(Writing):
 
         Raises:
             ToolNotFoundError: Not registered in this namespace.
+            EmbeddingModelMismatchError: It has no vector of the model that serves, which is not
+                the configured one.
+            EmbeddingError: It has none, and its text could not be embedded; it stays off.
         """
-        self._set_active(tool_name, is_active=True, changed_by=changed_by)
+        check_author(changed_by)
+        while (record := self._switched_on(tool_name, changed_by)) is not None:
+            # It was off when the model that serves was switched to, and could not be embedded.
+            self.open()
+            vector = self._vector_of(record.spec)
+            change = Change(spec=record.spec, tool_id=record.id, row=False, vector=vector)
+            with self._writing() as connection:
+                self._store_vectors(connection, Write(changes=[change]), {})
 
     def deactivate(self, tool_name: str, *, changed_by: str = "") -> None:
         """Stop offering a tool, from the next search and call of every process on.
@@ -105,7 +130,10 @@ class Tools(Writing):
         Raises:
             ToolNotFoundError: Not registered in this namespace.
         """
-        self._set_active(tool_name, is_active=False, changed_by=changed_by)
+        check_author(changed_by)
+        self._check_schema()
+        with self._connection() as connection:
+            self._set_active(connection, tool_name, is_active=False, changed_by=changed_by)
 
     def history(self, tool_name: str) -> list[ToolVersion]:
         """Return every version of a tool, newest first.
@@ -157,7 +185,9 @@ class Tools(Writing):
             ToolNotFoundError: Not registered in this namespace, or purged.
             VersionNotFoundError: The tool has no such version.
             VersionConflictError: Somebody else changed it; nothing was changed.
+            ConfigurationError: That is no version number.
         """
+        check_version(version)
         self.open()
         with self._connection() as connection:
             spec = version_of(self._history(connection, tool_name), version).spec
@@ -178,14 +208,16 @@ class Tools(Writing):
         Raises:
             ToolNotFoundError: Not registered in this namespace.
         """
+        check_author(changed_by)
         self._check_schema()
         with self._connection() as connection:
+            if not is_legal_name(tool_name):
+                raise self._missing(connection, tool_name)
             deleted = (
                 connection.execute(statements.delete_tool(self.namespace, tool_name))
             ).one_or_none()
             if deleted is None:
-                names = (connection.scalars(statements.tool_names(self.namespace))).all()
-                raise self._not_found(tool_name, names)
+                raise self._missing(connection, tool_name)
             versions = (
                 connection.execute(statements.delete_history(self.namespace, tool_name))
             ).all()
@@ -199,17 +231,27 @@ class Tools(Writing):
                 {"changed_by": changed_by},
             )
 
-    def validate(self, toolset: Toolset) -> ValidationReport:
+    def validate(
+        self, tools: Toolset | Iterable[ToolLike], *, origin: str = "code"
+    ) -> ValidationReport:
         """Compare the registry with the code of this process.
+
+        Args:
+            tools: As for `sync`.
+            origin: As for `sync`.
 
         Returns:
             What does not fit, each with what to do: registered but not in code, in code but not
             registered, text or schema that differ, tools without a vector of their text, a
-            schema or an embedding model that is not this release's. No finding: all is well.
+            schema or an embedding model that is not this release's, tools that cannot be
+            registered, or that a sync switched off. No finding: all is well.
 
         Raises:
+            DuplicateToolError: Two tools have one name.
+            ConfigurationError: That is no list of tools.
             RegistryUnavailableError: The database does not answer.
         """
+        specs, refused = specs_of(tools, origin=origin)
         self._check_not_closed()
         with self._connection() as connection:
             revision = _runtime.run(connection, read_revision)
@@ -222,13 +264,18 @@ class Tools(Writing):
             lacking = (
                 connection.execute(statements.tools_without_vector(model.id if model else 0))
             ).all()
+            off = (connection.execute(statements.switched_off_by_sync(self.namespace))).all()
         return validation_report(
-            toolset,
+            specs,
+            refused=refused,
             records=[statements.tool_record(row) for row in rows],
             without_vector={
-                spec.tool_name
-                for _, namespace, spec in map(statements.lacking_row, lacking)
-                if namespace == self.namespace
+                row.tool_name: without_vector_detail(is_stale=row.is_stale)
+                for row in lacking
+                if row.namespace == self.namespace
+            },
+            switched_off={
+                row.tool_name: f"since {row.changed_at:%Y-%m-%d} by {row.changed_by}" for row in off
             },
             model=None if model is None else statements.model_of_row(model)[1],
             embedder=self._embedder,
@@ -239,28 +286,58 @@ class Tools(Writing):
         if is_legal_name(tool_name):
             row = (connection.execute(statements.get_tool(self.namespace, tool_name))).one_or_none()
         if row is None:
-            names = (connection.scalars(statements.tool_names(self.namespace))).all()
-            raise self._not_found(tool_name, names)
+            raise self._missing(connection, tool_name)
         return statements.tool_record(row)
 
-    def _history(self, connection: Connection, tool_name: str) -> list[ToolVersion]:
-        rows = (connection.execute(statements.tool_history_of(self.namespace, tool_name))).all()
-        names = (
-            (connection.scalars(statements.tool_names(self.namespace))).all() if not rows else ()
-        )
-        return history_of(rows, tool_name, namespace=self.namespace, known=names)
+    def _missing(self, connection: Connection, tool_name: str) -> ToolNotFoundError:
+        """Return the error for a name that is not registered, or was purged."""
+        names = (connection.scalars(statements.tool_names(self.namespace))).all()
+        if is_legal_name(tool_name):
+            left = (
+                connection.execute(statements.tool_history_of(self.namespace, tool_name))
+            ).first()
+            if left is not None and left.snapshot is None:
+                return ToolNotFoundError(
+                    tool_name, namespace=self.namespace, advice=purged_advice(left)
+                )
+        return self._not_found(tool_name, names)
 
-    def _set_active(self, tool_name: str, *, is_active: bool, changed_by: str) -> None:
+    def _history(self, connection: Connection, tool_name: str) -> list[ToolVersion]:
+        if not is_legal_name(tool_name):
+            raise self._missing(connection, tool_name)
+        rows = (connection.execute(statements.tool_history_of(self.namespace, tool_name))).all()
+        if not rows:
+            raise self._missing(connection, tool_name)
+        return history_of(rows, tool_name, namespace=self.namespace)
+
+    def _switched_on(self, tool_name: str, changed_by: str) -> ToolRecord | None:
+        """Switch a tool on; return it instead where it has no vector to be found by."""
         self._check_schema()
-        with self._connection() as connection:
+        with self._writing() as connection:
             record = self._get(connection, tool_name)
+            if (
+                connection.execute(statements.vector_is_lacking(record.id))
+            ).one_or_none() is not None:
+                return record
+            self._set_active(connection, tool_name, is_active=True, changed_by=changed_by)
+        return None
+
+    def _set_active(
+        self, connection: Connection, tool_name: str, *, is_active: bool, changed_by: str
+    ) -> None:
+        self._get(connection, tool_name)
+        change = {
+            "change": "activated" if is_active else "deactivated",
+            "changed_by": changed_by,
+        }
+        switched = (
             connection.execute(
-                statements.set_active(self.namespace, tool_name, is_active=is_active),
-                {
-                    "change": "activated" if is_active else "deactivated",
-                    "changed_by": changed_by,
-                },
+                statements.set_active(self.namespace, tool_name, is_active=is_active), change
             )
+        ).one_or_none()
+        if switched is not None:
+            # Read again: from here on nobody else changes it.
+            record = self._get(connection, tool_name)
             self._store_terms(connection, {record.id: record.spec})
 
     def _change(
@@ -273,6 +350,9 @@ class Tools(Writing):
         changed_by: str,
     ) -> ToolRecord:
         """Read, embed without holding a connection, write if nobody was faster; else again."""
+        check_author(changed_by)
+        if expected_version is not None:
+            check_version(expected_version)
         while True:
             record = self.get(tool_name)
             if expected_version not in (None, record.version):
@@ -282,9 +362,10 @@ class Tools(Writing):
             spec = new_spec(record)
             if spec == record.spec:
                 return record
-            vector = self._vector_of(record.spec, spec)
+            same_text = text_hash(spec) == text_hash(record.spec)
+            vector = None if same_text else self._vector_of(spec)
             changed = Change(spec=spec, tool_id=record.id, row=False, vector=vector)
-            with self._connection() as connection:
+            with self._writing() as connection:
                 done = (
                     connection.execute(
                         statements.change_tool(self.namespace, spec, seen_version=record.version),
@@ -296,13 +377,11 @@ class Tools(Writing):
                     self._store_terms(connection, {record.id: spec})
                     return self._get(connection, tool_name)
 
-    def _vector_of(self, before: ToolSpec, after: ToolSpec) -> str | None:
-        """Return the vector of a changed text; None where the text stays as it was."""
-        digest = text_hash(after)
-        if digest == text_hash(before):
-            return None
+    def _vector_of(self, spec: ToolSpec) -> str:
+        """Return the vector of a tool's text, which may have been embedded before."""
+        digest = text_hash(spec)
         known = self._answer(Reuse(hashes=[digest]), Work())
         if digest in known:
             return known[digest]
-        (vector,) = self._embedder.embed_documents([embedding_text(after)])
+        (vector,) = self._embedder.embed_documents([embedding_text(spec)])
         return vector

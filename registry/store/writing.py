@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -15,15 +17,19 @@ from registry.embedding_migration import Execute
 from registry.errors import EmbeddingError
 from registry.store._runtime import Connection
 from registry.store.connections import Connections
-from registry.sync import Deactivate, Embed, MarkSynced, Reuse, Write
+from registry.sync import Deactivate, Embed, Lacking, MarkSynced, Reuse, Write
+from registry.text import text_hash
 from registry.types import ToolSpec
 
 __all__ = ["Writing"]
 
 T = TypeVar("T")
 _TERMS_BATCH = 500
+_ANALYZED_FROM = 200  # without statistics the planner takes a few rows for a large table
 _RECOUNT_FROM_SHARE = 50  # one tool in so many changed
-_Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
+_Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate | Lacking
+
+_log = logging.getLogger(__name__)
 
 
 class Writing(Connections):
@@ -45,7 +51,7 @@ class Writing(Connections):
 
     def _answer(self, step: _Steps, work: Work) -> Any:
         if isinstance(step, Embed):
-            return self._embedder.embed_documents(step.texts)
+            return self._embedded(step.texts, work)
         if isinstance(step, Write):
             return self._write(step, work)
         with self._connection() as connection:
@@ -58,11 +64,26 @@ class Writing(Connections):
             if isinstance(step, MarkSynced):
                 connection.execute(statements.mark_synced(self.namespace, step.hashes))
                 return None
+            if isinstance(step, Lacking):
+                self._know_model(connection)
+                model_id = self._model[0] if self._model else 0
+                rows = (
+                    connection.execute(
+                        statements.tools_to_mend(self.namespace, model_id, step.tool_names)
+                    )
+                ).all()
+                found = [(statements.spec_row(row), row.text_hash) for row in rows]
+                # A text composed by another release is its sync's to mend.
+                return [
+                    (tool_id, spec)
+                    for (tool_id, spec), digest in found
+                    if text_hash(spec) == digest
+                ]
             if isinstance(step, Deactivate):
                 for tool_name in step.tool_names:
                     changed = connection.execute(
                         statements.set_active(self.namespace, tool_name, is_active=False),
-                        {"change": "deactivated: not in code", "changed_by": work.changed_by},
+                        {"change": statements.NOT_IN_CODE, "changed_by": work.changed_by},
                     )
                     connection.execute(statements.remove_terms(row.tool_id for row in changed))
                 return None
@@ -73,9 +94,19 @@ class Writing(Connections):
                 answer = result.all() if result.returns_rows else None
             return answer
 
+    def _embedded(self, texts: Sequence[str], work: Work) -> list[str]:
+        began = time.monotonic()
+        vectors = self._embedder.embed_documents(texts)
+        took_s = time.monotonic() - began
+        if work.lease is not None and took_s > work.lease.seconds:
+            # Another process may have taken the work over meanwhile; both then pay for it.
+            extra = {"lease": work.lease.name, "took_s": took_s, "lease_s": work.lease.seconds}
+            _log.warning("embedding_outlasted_lease", extra=extra)
+        return vectors
+
     def _write(self, step: Write, work: Work) -> Sequence[str]:
         """Store changes in one transaction; return the names that somebody else had changed."""
-        with self._connection() as connection:
+        with self._writing() as connection:
             self._prolong(connection, work)
             self._hold_model(connection)
             rows = step.rows
@@ -130,8 +161,10 @@ class Writing(Connections):
             if len(stale) < _TERMS_BATCH:
                 break
         with self._connection() as connection:
-            counted = connection.scalar(statements.corpus_size(self.namespace))
-            if counted is None or changed * _RECOUNT_FROM_SHARE > counted:
+            size = (connection.execute(statements.corpus_size(self.namespace))).one_or_none()
+            if size is not None:  # many small syncs add up
+                changed = max(changed, abs(size.active - size.tools))
+            if size is None or changed * _RECOUNT_FROM_SHARE > size.tools:
                 for statement in statements.count_corpus(self.namespace):
                     connection.execute(statement)
 
@@ -145,13 +178,20 @@ class Writing(Connections):
             connection.execute(statements.store_vectors(), parameters)
 
     def _hold_model(self, connection: Connection) -> None:
-        """Register the model where there is none; keep it from being switched meanwhile."""
-        # Tables before the model, the order in which a switch takes them: else a deadlock.
-        connection.execute(statements.lock_for_writing())
-        if self._model is None and self._embedder.dimensions is not None:
-            connection.execute(statements.add_model(self._embedder.identity, state="active"))
+        """Register the model where there is none; keep it from being switched meanwhile.
+
+        In a transaction of `_writing`, which holds the tables: first those, then the model, is
+        the order in which a switch takes them.
+
+        Raises:
+            EmbeddingModelMismatchError: Searches were switched to another model since.
+        """
         row = (connection.execute(statements.active_model(locked=True))).one_or_none()
-        self._accept_model_for_writing(row)
+        if row is None and self._embedder.dimensions is not None:
+            connection.execute(statements.add_model(self._embedder.identity, state="active"))
+            row = (connection.execute(statements.active_model(locked=True))).one_or_none()
+        # A newer set of the same model is as good: it is the one that others search and write.
+        self._accept_model(row)
 
     def _ensure_index(self, *, changed: int) -> list[str]:
         """Make or mend the model's index where there are vectors enough; return notes."""
@@ -159,7 +199,7 @@ class Writing(Connections):
             return []
         model_id, model = self._model
         with self._connection() as connection:
-            if changed >= self.settings.index_min_tools:
+            if changed >= _ANALYZED_FROM:
                 for statement in statements.analyze():
                     connection.execute(statement)
             vectors = connection.scalar(statements.count_vectors(model_id)) or 0

@@ -10,12 +10,13 @@ from typing import Self
 from langchain_core.embeddings import Embeddings
 
 from registry import statements
-from registry.base import Lease, RegistryBase, Waiting, Work
+from registry.base import SWITCH, Lease, RegistryBase, Waiting, Work
 from registry.database import translated_errors
 from registry.embedding import Embedder
 from registry.errors import RegistryBusyError, RegistryError
 from registry.migrate import check_revision, read_revision
 from registry.settings import RegistrySettings
+from registry.statements import AnyRow
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 
@@ -118,24 +119,41 @@ class AsyncConnections(RegistryBase):
             async with engine.connect() as connection:
                 yield connection
 
+    @asynccontextmanager
+    async def _writing(self) -> AsyncGenerator[AsyncConnection]:
+        """One transaction that may store texts; begins once no switch keeps writers waiting."""
+        # As long as a switch may: it takes its lease once, and does not prolong it.
+        waiting = Waiting(SWITCH, wait_s=self.settings.lease_wait_s + self.settings.lease_s)
+        while True:
+            async with self._connection() as connection:
+                # First the lock, then the look: a switch that comes later waits for this one.
+                await connection.execute(statements.lock_for_writing())
+                held = (await connection.execute(statements.lease_holder(SWITCH))).one_or_none()
+                if held is None:
+                    yield connection
+                    return
+            await self._wait(waiting, SWITCH, held)
+
+    async def _wait(self, waiting: Waiting, name: str, held: AnyRow | None) -> None:
+        pause_s = waiting.pause_s(held)
+        _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
+        await _runtime.sleep(pause_s)
+
     async def _know_model(self, connection: AsyncConnection) -> None:
-        """Learn the stored model, which may have been registered since this one was opened."""
-        if self._model is None:
-            self._accept_model((await connection.execute(statements.active_model())).one_or_none())
+        """Learn the set that serves: the first, or a newer one of the same model."""
+        self._follow_model((await connection.execute(statements.active_model())).one_or_none())
 
     @asynccontextmanager
     async def _lease(self, name: str, *, wait: bool) -> AsyncGenerator[Lease]:
         """Be the only process that does something; a killed one's lease runs out."""
         lease = Lease(name=name, seconds=round(self.settings.lease_s))
-        waiting = Waiting(name, settings=self.settings, wait=wait)
+        waiting = Waiting(name, wait_s=self.settings.lease_wait_s if wait else 0.0)
         while True:
             async with self._connection() as connection:
-                taken = (await connection.execute(lease.take)).one_or_none()
-            if taken is not None:
-                break
-            pause_s = waiting.pause_s()
-            _log.info("lease_wait", extra={"lease": name, "waited_s": waiting.waited_s})
-            await _runtime.sleep(pause_s)
+                if (await connection.execute(lease.take)).one_or_none() is not None:
+                    break
+                held = (await connection.execute(statements.lease_holder(name))).one_or_none()
+            await self._wait(waiting, name, held)
         try:
             yield lease
         finally:

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from registry import statements
-from registry.base import Work
+from registry.base import MAX_K, Work
+from registry.embedding import Embedder
+from registry.errors import ConfigurationError
+from registry.explanation import explanation
+from registry.reranking import document_of, reranked
+from registry.settings import RegistrySettings
 from registry.store_async import _runtime
-from registry.store_async.sets import AsyncEmbeddingSets
+from registry.store_async.tuning import AsyncTuning
+from registry.strategy import (
+    Plan,
+    Strategy,
+    StrategyLimits,
+    choose,
+    choose_hits,
+    hits_to_fetch,
+    is_exempt,
+)
 from registry.sync import Missing, SyncPlan, listed, plan_sync, specs_of, sync_steps
 from registry.toolset import ToolLike, Toolset
-from registry.types import SyncProgress, SyncReport, ToolHit
+from registry.types import Explanation, SyncProgress, SyncReport, ToolHit, ToolSelection
 
 if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
+    from langchain_core.embeddings import Embeddings
     from langchain_postgres import PGVectorStore
 
 __all__ = ["AsyncToolRegistry"]
 
+_log = logging.getLogger(__name__)
 
-class AsyncToolRegistry(AsyncEmbeddingSets):
+
+class AsyncToolRegistry(AsyncTuning):
     """Embedded tool descriptions in Postgres: registered, searched, changed, switched off.
 
     One object a process: it owns one connection pool, may be shared between threads (the async
@@ -33,11 +52,29 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
             `Embedder` with a name of its own.
         replica_url: A read-only copy of the database for searches; it may lag behind. Its
             connections are a second pool.
+        reranker: A LangChain document compressor that orders the first hits anew, and may drop
+            some. Where it fails, a search goes on with its own order.
         settings: Namespace, pool, time limits and search options.
 
     Raises:
         ConfigurationError: The URL, the embedding model or a setting cannot be used.
     """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        embeddings: str | Embeddings | Embedder = "builtin",
+        replica_url: str | None = None,
+        reranker: BaseDocumentCompressor | None = None,
+        settings: RegistrySettings | None = None,
+    ) -> None:
+        super().__init__(url, embeddings=embeddings, replica_url=replica_url, settings=settings)
+        if reranker is not None and not hasattr(reranker, "acompress_documents"):
+            raise ConfigurationError(
+                f"reranker is a {type(reranker).__name__}; give a LangChain BaseDocumentCompressor."
+            )
+        self._reranker = reranker
 
     async def search(
         self, query: str, *, k: int = 5, threshold: float | None = None
@@ -52,7 +89,7 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
 
         Returns:
             At most k hits; fewer only when no more tools are registered or reach the threshold.
-            Equal scores are in order of distance, then name.
+            Equal scores are in order of distance, then name; a reranker's order goes first.
 
         Raises:
             InvalidQueryError: Empty question, k or threshold out of range.
@@ -61,25 +98,136 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
                 the old ones removed since this process started.
             RegistryUnavailableError: The database does not answer.
         """
+        found = await self.select(query, k=k, threshold=threshold, strategy="hybrid")
+        return [hit for hit in found.hits if hit.relevance >= found.threshold]
+
+    async def select(
+        self,
+        query: str,
+        *,
+        k: int = 5,
+        threshold: float | None = None,
+        strategy: Strategy = "auto",
+        limits: StrategyLimits | None = None,
+    ) -> ToolSelection:
+        """Return the tools to offer for a question; of a small registry more than a search finds.
+
+        Args:
+            query: As for `search`.
+            k: As for `search`; strategies that offer all, or whole categories, go beyond it.
+            threshold: As for `search`.
+            strategy: `auto` goes by the number of active tools: `all` offers every one, `routing`
+                those of the question's categories and the best of the others, `retrieval` the
+                best, `hybrid` the best, where the question's categories count too.
+            limits: Sizes at which `auto` changes, and how much a route counts.
+
+        Raises:
+            ConfigurationError: There is no such strategy.
+            InvalidQueryError: As for `search`, and the other errors of it.
+        """
+        limits = limits or StrategyLimits()
+        self._check_search(k, threshold)
         await self.open()
-        needed = self._checked_threshold(k, threshold)
         parts = self._parts(query)
-        vectors = await self._embedder.aembed_queries(parts)
-        async with self._search_connection() as connection:
-            await self._know_model(connection)
-            if self._model is None:
-                return []
-            await _runtime.fetch(connection, self._search_settings(k))
-            rows = await _runtime.fetch(
-                connection,
-                self._search_statement(len(parts)),
-                self._search_parameters(parts, vectors, k),
-            )
-            if not rows:
-                self._check_model_is_kept(
-                    (await connection.execute(statements.list_models())).all()
-                )
-        return self._hits(rows, parts, k, needed)
+        rows = await self._candidates(parts, self._wanted(k, strategy))
+        plan = self._plan(query, rows, strategy, limits)
+        return await self._selected(query, parts, rows, k, threshold, plan, limits)
+
+    async def explain(
+        self,
+        query: str,
+        tool_name: str,
+        *,
+        k: int = 5,
+        threshold: float | None = None,
+        strategy: Strategy = "hybrid",
+    ) -> Explanation:
+        """Return why a tool is offered for a question or is not, and what would change that.
+
+        Args:
+            query: As for `search`.
+            tool_name: A registered tool, active or not.
+            k: As for `search`.
+            threshold: As for `search`.
+            strategy: As for `select`.
+
+        Raises:
+            ToolNotFoundError: Not registered in this namespace.
+            InvalidQueryError: As for `search`, and the other errors of it.
+        """
+        self._check_search(k, threshold)
+        await self.open()
+        record = await self.get(tool_name)
+        parts = self._parts(query)
+        rows = await self._candidates(parts, self._wanted(k, strategy), explained=tool_name)
+        # What is offered is decided without the tool where it is no candidate by itself.
+        seen = [row for row in rows if record.is_active or row["tool_name"] != tool_name]
+        limits = StrategyLimits()
+        plan = self._plan(query, seen, strategy, limits)
+        selection = await self._selected(query, parts, seen, k, threshold, plan, limits)
+        own = next((row for row in rows if row["tool_name"] == tool_name), None)
+        feedback = 0.0 if own is None else own["description_distance"] - own["distance_0"]
+        return explanation(
+            query,
+            record,
+            ranking=self._ranked(rows, parts, len(rows), plan),
+            selection=selection,
+            k=k,
+            feedback=feedback,
+        )
+
+    def _wanted(self, k: int, strategy: Strategy) -> int:
+        """Return how many candidates of each kind a search asks for."""
+        if strategy == "all":
+            return MAX_K
+        return k if self._reranker is None else max(k, self.settings.rerank_candidates)
+
+    def _plan(
+        self,
+        query: str,
+        rows: Sequence[Mapping[str, Any]],
+        strategy: Strategy,
+        limits: StrategyLimits,
+    ) -> Plan:
+        active = rows[0]["active_tools"] if rows else 0
+        routed = self._router[1].route(query)
+        return choose(strategy, active_tools=active, routed=routed, limits=limits)
+
+    async def _selected(
+        self,
+        query: str,
+        parts: Sequence[str],
+        rows: Sequence[Mapping[str, Any]],
+        k: int,
+        threshold: float | None,
+        plan: Plan,
+        limits: StrategyLimits,
+    ) -> ToolSelection:
+        active = rows[0]["active_tools"] if rows else 0
+        fetched = hits_to_fetch(plan, k=k, active_tools=active, limits=limits)
+        hits = self._ranked(rows, parts, self._wanted(fetched, plan.strategy), plan)
+        if plan.strategy != "all":
+            hits = await self._reranked(query, hits)
+        chosen = choose_hits(plan, hits, k=k)
+        return ToolSelection(
+            hits=tuple(chosen),
+            exempt=frozenset(hit.tool_name for hit in chosen if is_exempt(plan, hit.category)),
+            strategy=plan.strategy,
+            categories=plan.categories,
+            threshold=self.threshold if threshold is None else threshold,
+        )
+
+    async def _reranked(self, query: str, hits: list[ToolHit]) -> list[ToolHit]:
+        if self._reranker is None or not hits:
+            return hits
+        given = hits[: self.settings.rerank_candidates]
+        try:
+            documents = [document_of(hit) for hit in given]
+            returned = await self._reranker.acompress_documents(documents, query)
+            return reranked(hits, given, returned)
+        except Exception as error:  # anybody's code, and a search goes on without it
+            _log.warning("reranker_failed", extra={"error": type(error).__name__}, exc_info=error)
+            return hits
 
     async def as_vector_store(self) -> PGVectorStore:
         """Return the active tools of this namespace as a read-only LangChain vector store.
@@ -130,6 +278,7 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
         plan = await self.plan(tools, origin=origin, overwrite_edits=overwrite_edits)
         if not plan.changes_something and (missing == "report" or not plan.missing):
             report = await self._drive(sync_steps(plan, batch_size=1), Work())
+            notes = await self._measure(report)
         else:
             async with self._lease(f"sync:{self.namespace}", wait=True) as lease:
                 steps = sync_steps(
@@ -139,9 +288,16 @@ class AsyncToolRegistry(AsyncEmbeddingSets):
                     on_progress=on_progress,
                 )
                 report = await self._drive(steps, Work(changed_by=changed_by, lease=lease))
+                # Within the lease: those that wait find it done.
+                notes = await self._measure(report)
+        notes += await self._ensure_index(changed=report.embedded)
+        return replace(report, notes=[*report.notes, *notes])
+
+    async def _measure(self, report: SyncReport) -> list[str]:
+        """Bring the words and the relevance scale up to date; return notes."""
         changed = len(report.added) + len(report.updated) + len(report.deactivated)
         await self._ensure_terms(changed=changed)
-        return replace(report, notes=await self._ensure_index(changed=report.embedded))
+        return await self._ensure_calibration()
 
     async def plan(
         self,

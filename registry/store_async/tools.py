@@ -7,17 +7,31 @@ from typing import Unpack
 
 from registry import statements
 from registry.base import Work
-from registry.changes import ToolChanges, changed_spec, diff_versions, history_of, version_of
-from registry.errors import VersionConflictError
+from registry.changes import (
+    ToolChanges,
+    changed_spec,
+    check_author,
+    check_version,
+    diff_versions,
+    history_of,
+    purged_advice,
+    version_of,
+)
+from registry.errors import ToolNotFoundError, VersionConflictError
 from registry.migrate import read_revision
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.writing import AsyncWriting
-from registry.sync import Change, Reuse, Write
+from registry.sync import Change, Reuse, Write, specs_of
 from registry.text import embedding_text, is_legal_name, text_hash
-from registry.toolset import Toolset
+from registry.toolset import ToolLike, Toolset
 from registry.types import FieldChange, ToolRecord, ToolSpec, ToolVersion
-from registry.validation import ValidationReport, schema_report, validation_report
+from registry.validation import (
+    ValidationReport,
+    schema_report,
+    validation_report,
+    without_vector_detail,
+)
 
 __all__ = ["AsyncTools"]
 
@@ -49,8 +63,9 @@ class AsyncTools(AsyncWriting):
     async def active_states(self, names: Iterable[str]) -> dict[str, bool]:
         """Return whether tools are active; names that are not registered are absent."""
         await self._check_schema()
+        legal = [name for name in names if is_legal_name(name)]
         async with self._connection() as connection:
-            rows = (await connection.execute(statements.active_states(self.namespace, names))).all()
+            rows = (await connection.execute(statements.active_states(self.namespace, legal))).all()
         return {row.tool_name: row.is_active for row in rows}
 
     async def update_tool(
@@ -95,8 +110,18 @@ class AsyncTools(AsyncWriting):
 
         Raises:
             ToolNotFoundError: Not registered in this namespace.
+            EmbeddingModelMismatchError: It has no vector of the model that serves, which is not
+                the configured one.
+            EmbeddingError: It has none, and its text could not be embedded; it stays off.
         """
-        await self._set_active(tool_name, is_active=True, changed_by=changed_by)
+        check_author(changed_by)
+        while (record := await self._switched_on(tool_name, changed_by)) is not None:
+            # It was off when the model that serves was switched to, and could not be embedded.
+            await self.open()
+            vector = await self._vector_of(record.spec)
+            change = Change(spec=record.spec, tool_id=record.id, row=False, vector=vector)
+            async with self._writing() as connection:
+                await self._store_vectors(connection, Write(changes=[change]), {})
 
     async def deactivate(self, tool_name: str, *, changed_by: str = "") -> None:
         """Stop offering a tool, from the next search and call of every process on.
@@ -104,7 +129,10 @@ class AsyncTools(AsyncWriting):
         Raises:
             ToolNotFoundError: Not registered in this namespace.
         """
-        await self._set_active(tool_name, is_active=False, changed_by=changed_by)
+        check_author(changed_by)
+        await self._check_schema()
+        async with self._connection() as connection:
+            await self._set_active(connection, tool_name, is_active=False, changed_by=changed_by)
 
     async def history(self, tool_name: str) -> list[ToolVersion]:
         """Return every version of a tool, newest first.
@@ -158,7 +186,9 @@ class AsyncTools(AsyncWriting):
             ToolNotFoundError: Not registered in this namespace, or purged.
             VersionNotFoundError: The tool has no such version.
             VersionConflictError: Somebody else changed it; nothing was changed.
+            ConfigurationError: That is no version number.
         """
+        check_version(version)
         await self.open()
         async with self._connection() as connection:
             spec = version_of(await self._history(connection, tool_name), version).spec
@@ -179,14 +209,16 @@ class AsyncTools(AsyncWriting):
         Raises:
             ToolNotFoundError: Not registered in this namespace.
         """
+        check_author(changed_by)
         await self._check_schema()
         async with self._connection() as connection:
+            if not is_legal_name(tool_name):
+                raise await self._missing(connection, tool_name)
             deleted = (
                 await connection.execute(statements.delete_tool(self.namespace, tool_name))
             ).one_or_none()
             if deleted is None:
-                names = (await connection.scalars(statements.tool_names(self.namespace))).all()
-                raise self._not_found(tool_name, names)
+                raise await self._missing(connection, tool_name)
             versions = (
                 await connection.execute(statements.delete_history(self.namespace, tool_name))
             ).all()
@@ -200,17 +232,27 @@ class AsyncTools(AsyncWriting):
                 {"changed_by": changed_by},
             )
 
-    async def validate(self, toolset: Toolset) -> ValidationReport:
+    async def validate(
+        self, tools: Toolset | Iterable[ToolLike], *, origin: str = "code"
+    ) -> ValidationReport:
         """Compare the registry with the code of this process.
+
+        Args:
+            tools: As for `sync`.
+            origin: As for `sync`.
 
         Returns:
             What does not fit, each with what to do: registered but not in code, in code but not
             registered, text or schema that differ, tools without a vector of their text, a
-            schema or an embedding model that is not this release's. No finding: all is well.
+            schema or an embedding model that is not this release's, tools that cannot be
+            registered, or that a sync switched off. No finding: all is well.
 
         Raises:
+            DuplicateToolError: Two tools have one name.
+            ConfigurationError: That is no list of tools.
             RegistryUnavailableError: The database does not answer.
         """
+        specs, refused = specs_of(tools, origin=origin)
         self._check_not_closed()
         async with self._connection() as connection:
             revision = await _runtime.run(connection, read_revision)
@@ -225,13 +267,18 @@ class AsyncTools(AsyncWriting):
             lacking = (
                 await connection.execute(statements.tools_without_vector(model.id if model else 0))
             ).all()
+            off = (await connection.execute(statements.switched_off_by_sync(self.namespace))).all()
         return validation_report(
-            toolset,
+            specs,
+            refused=refused,
             records=[statements.tool_record(row) for row in rows],
             without_vector={
-                spec.tool_name
-                for _, namespace, spec in map(statements.lacking_row, lacking)
-                if namespace == self.namespace
+                row.tool_name: without_vector_detail(is_stale=row.is_stale)
+                for row in lacking
+                if row.namespace == self.namespace
+            },
+            switched_off={
+                row.tool_name: f"since {row.changed_at:%Y-%m-%d} by {row.changed_by}" for row in off
             },
             model=None if model is None else statements.model_of_row(model)[1],
             embedder=self._embedder,
@@ -244,32 +291,60 @@ class AsyncTools(AsyncWriting):
                 await connection.execute(statements.get_tool(self.namespace, tool_name))
             ).one_or_none()
         if row is None:
-            names = (await connection.scalars(statements.tool_names(self.namespace))).all()
-            raise self._not_found(tool_name, names)
+            raise await self._missing(connection, tool_name)
         return statements.tool_record(row)
 
+    async def _missing(self, connection: AsyncConnection, tool_name: str) -> ToolNotFoundError:
+        """Return the error for a name that is not registered, or was purged."""
+        names = (await connection.scalars(statements.tool_names(self.namespace))).all()
+        if is_legal_name(tool_name):
+            left = (
+                await connection.execute(statements.tool_history_of(self.namespace, tool_name))
+            ).first()
+            if left is not None and left.snapshot is None:
+                return ToolNotFoundError(
+                    tool_name, namespace=self.namespace, advice=purged_advice(left)
+                )
+        return self._not_found(tool_name, names)
+
     async def _history(self, connection: AsyncConnection, tool_name: str) -> list[ToolVersion]:
+        if not is_legal_name(tool_name):
+            raise await self._missing(connection, tool_name)
         rows = (
             await connection.execute(statements.tool_history_of(self.namespace, tool_name))
         ).all()
-        names = (
-            (await connection.scalars(statements.tool_names(self.namespace))).all()
-            if not rows
-            else ()
-        )
-        return history_of(rows, tool_name, namespace=self.namespace, known=names)
+        if not rows:
+            raise await self._missing(connection, tool_name)
+        return history_of(rows, tool_name, namespace=self.namespace)
 
-    async def _set_active(self, tool_name: str, *, is_active: bool, changed_by: str) -> None:
+    async def _switched_on(self, tool_name: str, changed_by: str) -> ToolRecord | None:
+        """Switch a tool on; return it instead where it has no vector to be found by."""
         await self._check_schema()
-        async with self._connection() as connection:
+        async with self._writing() as connection:
             record = await self._get(connection, tool_name)
+            if (
+                await connection.execute(statements.vector_is_lacking(record.id))
+            ).one_or_none() is not None:
+                return record
+            await self._set_active(connection, tool_name, is_active=True, changed_by=changed_by)
+        return None
+
+    async def _set_active(
+        self, connection: AsyncConnection, tool_name: str, *, is_active: bool, changed_by: str
+    ) -> None:
+        await self._get(connection, tool_name)
+        change = {
+            "change": "activated" if is_active else "deactivated",
+            "changed_by": changed_by,
+        }
+        switched = (
             await connection.execute(
-                statements.set_active(self.namespace, tool_name, is_active=is_active),
-                {
-                    "change": "activated" if is_active else "deactivated",
-                    "changed_by": changed_by,
-                },
+                statements.set_active(self.namespace, tool_name, is_active=is_active), change
             )
+        ).one_or_none()
+        if switched is not None:
+            # Read again: from here on nobody else changes it.
+            record = await self._get(connection, tool_name)
             await self._store_terms(connection, {record.id: record.spec})
 
     async def _change(
@@ -282,6 +357,9 @@ class AsyncTools(AsyncWriting):
         changed_by: str,
     ) -> ToolRecord:
         """Read, embed without holding a connection, write if nobody was faster; else again."""
+        check_author(changed_by)
+        if expected_version is not None:
+            check_version(expected_version)
         while True:
             record = await self.get(tool_name)
             if expected_version not in (None, record.version):
@@ -291,9 +369,10 @@ class AsyncTools(AsyncWriting):
             spec = new_spec(record)
             if spec == record.spec:
                 return record
-            vector = await self._vector_of(record.spec, spec)
+            same_text = text_hash(spec) == text_hash(record.spec)
+            vector = None if same_text else await self._vector_of(spec)
             changed = Change(spec=spec, tool_id=record.id, row=False, vector=vector)
-            async with self._connection() as connection:
+            async with self._writing() as connection:
                 done = (
                     await connection.execute(
                         statements.change_tool(self.namespace, spec, seen_version=record.version),
@@ -305,13 +384,11 @@ class AsyncTools(AsyncWriting):
                     await self._store_terms(connection, {record.id: spec})
                     return await self._get(connection, tool_name)
 
-    async def _vector_of(self, before: ToolSpec, after: ToolSpec) -> str | None:
-        """Return the vector of a changed text; None where the text stays as it was."""
-        digest = text_hash(after)
-        if digest == text_hash(before):
-            return None
+    async def _vector_of(self, spec: ToolSpec) -> str:
+        """Return the vector of a tool's text, which may have been embedded before."""
+        digest = text_hash(spec)
         known = await self._answer(Reuse(hashes=[digest]), Work())
         if digest in known:
             return known[digest]
-        (vector,) = await self._embedder.aembed_documents([embedding_text(after)])
+        (vector,) = await self._embedder.aembed_documents([embedding_text(spec)])
         return vector

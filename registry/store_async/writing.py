@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,15 +16,19 @@ from registry.embedding_migration import Execute
 from registry.errors import EmbeddingError
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.connections import AsyncConnections
-from registry.sync import Deactivate, Embed, MarkSynced, Reuse, Write
+from registry.sync import Deactivate, Embed, Lacking, MarkSynced, Reuse, Write
+from registry.text import text_hash
 from registry.types import ToolSpec
 
 __all__ = ["AsyncWriting"]
 
 T = TypeVar("T")
 _TERMS_BATCH = 500
+_ANALYZED_FROM = 200  # without statistics the planner takes a few rows for a large table
 _RECOUNT_FROM_SHARE = 50  # one tool in so many changed
-_Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate
+_Steps = Embed | Execute | Reuse | Write | MarkSynced | Deactivate | Lacking
+
+_log = logging.getLogger(__name__)
 
 
 class AsyncWriting(AsyncConnections):
@@ -44,7 +50,7 @@ class AsyncWriting(AsyncConnections):
 
     async def _answer(self, step: _Steps, work: Work) -> Any:
         if isinstance(step, Embed):
-            return await self._embedder.aembed_documents(step.texts)
+            return await self._embedded(step.texts, work)
         if isinstance(step, Write):
             return await self._write(step, work)
         async with self._connection() as connection:
@@ -59,11 +65,26 @@ class AsyncWriting(AsyncConnections):
             if isinstance(step, MarkSynced):
                 await connection.execute(statements.mark_synced(self.namespace, step.hashes))
                 return None
+            if isinstance(step, Lacking):
+                await self._know_model(connection)
+                model_id = self._model[0] if self._model else 0
+                rows = (
+                    await connection.execute(
+                        statements.tools_to_mend(self.namespace, model_id, step.tool_names)
+                    )
+                ).all()
+                found = [(statements.spec_row(row), row.text_hash) for row in rows]
+                # A text composed by another release is its sync's to mend.
+                return [
+                    (tool_id, spec)
+                    for (tool_id, spec), digest in found
+                    if text_hash(spec) == digest
+                ]
             if isinstance(step, Deactivate):
                 for tool_name in step.tool_names:
                     changed = await connection.execute(
                         statements.set_active(self.namespace, tool_name, is_active=False),
-                        {"change": "deactivated: not in code", "changed_by": work.changed_by},
+                        {"change": statements.NOT_IN_CODE, "changed_by": work.changed_by},
                     )
                     await connection.execute(
                         statements.remove_terms(row.tool_id for row in changed)
@@ -76,9 +97,19 @@ class AsyncWriting(AsyncConnections):
                 answer = result.all() if result.returns_rows else None
             return answer
 
+    async def _embedded(self, texts: Sequence[str], work: Work) -> list[str]:
+        began = time.monotonic()
+        vectors = await self._embedder.aembed_documents(texts)
+        took_s = time.monotonic() - began
+        if work.lease is not None and took_s > work.lease.seconds:
+            # Another process may have taken the work over meanwhile; both then pay for it.
+            extra = {"lease": work.lease.name, "took_s": took_s, "lease_s": work.lease.seconds}
+            _log.warning("embedding_outlasted_lease", extra=extra)
+        return vectors
+
     async def _write(self, step: Write, work: Work) -> Sequence[str]:
         """Store changes in one transaction; return the names that somebody else had changed."""
-        async with self._connection() as connection:
+        async with self._writing() as connection:
             await self._prolong(connection, work)
             await self._hold_model(connection)
             rows = step.rows
@@ -141,8 +172,10 @@ class AsyncWriting(AsyncConnections):
             if len(stale) < _TERMS_BATCH:
                 break
         async with self._connection() as connection:
-            counted = await connection.scalar(statements.corpus_size(self.namespace))
-            if counted is None or changed * _RECOUNT_FROM_SHARE > counted:
+            size = (await connection.execute(statements.corpus_size(self.namespace))).one_or_none()
+            if size is not None:  # many small syncs add up
+                changed = max(changed, abs(size.active - size.tools))
+            if size is None or changed * _RECOUNT_FROM_SHARE > size.tools:
                 for statement in statements.count_corpus(self.namespace):
                     await connection.execute(statement)
 
@@ -158,13 +191,20 @@ class AsyncWriting(AsyncConnections):
             await connection.execute(statements.store_vectors(), parameters)
 
     async def _hold_model(self, connection: AsyncConnection) -> None:
-        """Register the model where there is none; keep it from being switched meanwhile."""
-        # Tables before the model, the order in which a switch takes them: else a deadlock.
-        await connection.execute(statements.lock_for_writing())
-        if self._model is None and self._embedder.dimensions is not None:
-            await connection.execute(statements.add_model(self._embedder.identity, state="active"))
+        """Register the model where there is none; keep it from being switched meanwhile.
+
+        In a transaction of `_writing`, which holds the tables: first those, then the model, is
+        the order in which a switch takes them.
+
+        Raises:
+            EmbeddingModelMismatchError: Searches were switched to another model since.
+        """
         row = (await connection.execute(statements.active_model(locked=True))).one_or_none()
-        self._accept_model_for_writing(row)
+        if row is None and self._embedder.dimensions is not None:
+            await connection.execute(statements.add_model(self._embedder.identity, state="active"))
+            row = (await connection.execute(statements.active_model(locked=True))).one_or_none()
+        # A newer set of the same model is as good: it is the one that others search and write.
+        self._accept_model(row)
 
     async def _ensure_index(self, *, changed: int) -> list[str]:
         """Make or mend the model's index where there are vectors enough; return notes."""
@@ -172,7 +212,7 @@ class AsyncWriting(AsyncConnections):
             return []
         model_id, model = self._model
         async with self._connection() as connection:
-            if changed >= self.settings.index_min_tools:
+            if changed >= _ANALYZED_FROM:
                 for statement in statements.analyze():
                     await connection.execute(statement)
             vectors = await connection.scalar(statements.count_vectors(model_id)) or 0

@@ -364,14 +364,22 @@ def test_the_advice_of_a_mismatch_leads_out_of_it(
     )
     change_code("TOOLS = [", "TOOLS = [subtract, ")
     assert toolrag("sync", "shop_tools:TOOLS").code == 0
-    incomplete = toolrag("embeddings", "revert", "--yes")
-    assert "1 tool has no vector of builtin:use-multilingual-v3" in incomplete.error
-    assert sets(toolrag) == [(2, "active", 64, 4), (1, "retired", 512, 3)]
-    answer(monkeypatch, "y\n")
-    back = toolrag(*advised(incomplete.error))
+    assert toolrag("tools", "update", "get_weather", "--description", "Rain?").code == 0
+    reverted = toolrag("embeddings", "revert", "--yes")
+    assert reverted.code == 0
+    assert reverted.out.splitlines()[1:] == [
+        "Changed since, found by their earlier text: default/get_weather",
+        "Added since, not found by vectors: default/subtract",
+    ]
+    assert sets(toolrag) == [(2, "retired", 64, 4), (1, "active", 512, 3)]
+    (advice,) = re.findall(r"toolrag (embeddings migrate --to \S+)", reverted.err)
+    back = toolrag(*advice.split(), "--yes")
     assert back.code == 0, back.err
-    assert back.out.startswith("1 text embedded with builtin:use-multilingual-v3")
+    assert back.out.startswith("2 texts embedded with builtin:use-multilingual-v3")
+    assert "In use as before: set 1" in back.err
     assert sets(toolrag) == [(2, "retired", 64, 4), (1, "active", 512, 4)]
+    monkeypatch.setenv("TOOLRAG_EMBEDDING_MODEL", "builtin")
+    assert toolrag("validate", "shop_tools:TOOLS").out.count("without vector") == 0
 
 
 def test_status_tells_whether_the_configured_model_fits(
@@ -423,6 +431,7 @@ def test_rebuild_makes_a_new_generation(toolrag: Run, server: OpenAIServer) -> N
     assert rebuilt.code == 0, rebuilt.err
     assert rebuilt.out.startswith("3 texts embedded with builtin:use-multilingual-v3")
     assert "TOOLRAG_EMBEDDING_MODEL" not in rebuilt.err
+    assert "Running processes follow by themselves." in rebuilt.err
     assert sets(toolrag) == [(2, "active", 512, 3), (1, "retired", 512, 3)]
     assert "get_weather" in toolrag("search", "weather in a city").out
     assert "TOOLRAG_EMBEDDING_MODEL" not in toolrag("embeddings", "revert", "--yes").err
@@ -483,6 +492,49 @@ def test_questions_need_the_model_in_use(
     assert 0 < compared["overlap"] <= 1
 
 
+def test_labels_that_are_no_tool_are_told(
+    toolrag: Run, server: OpenAIServer, tmp_path: Path
+) -> None:
+    Path("asked.jsonl").write_text('{"query": "weather", "relevant": ["get_wether"]}\n')
+    toolrag("sync", "shop_tools:TOOLS")
+    moved = toolrag(
+        *("embeddings", "migrate", "--to", NEW_MODEL, "--questions", "asked.jsonl", "--yes")
+    )
+    assert moved.out.endswith(" Labels that are no active tool: get_wether.\n")
+
+
+def test_a_tool_that_code_brings_back_stays_off_but_not_in_silence(toolrag: Run) -> None:
+    toolrag("sync", "shop_tools:TOOLS")
+    change_code("TOOLS = [", "TOOLS = [add_numbers]\nALL = [")
+    off = toolrag("sync", "shop_tools:TOOLS", "--missing", "deactivate", "--changed-by", "ci")
+    assert off.code == 0, off.err
+    change_code("TOOLS = [add_numbers]\nALL = [", "TOOLS = [")
+    told = "In code, but off since a sync did not bring them: "
+    for options in (["--dry-run"], []):
+        synced = toolrag("sync", "shop_tools:TOOLS", *options)
+        (line,) = [line for line in synced.out.splitlines() if line.startswith(told)]
+        assert sorted(line.removeprefix(told).split(", ")) == ALL[1:]
+        assert "toolrag tools activate NAME" in synced.err
+    found = document(toolrag, "validate", "shop_tools:TOOLS")["findings"]
+    assert {(f["kind"], f["tool_name"]) for f in found} == {
+        ("switched_off", "get_weather"),
+        ("switched_off", "get_stock_price"),
+    }
+    assert "by ci" in found[0]["detail"]
+    for tool in ("get_weather", "get_stock_price"):
+        toolrag("tools", "activate", tool)
+    assert toolrag("validate", "shop_tools:TOOLS").code == 0
+
+
+def test_specs_are_validated_as_they_are_synced(toolrag: Run) -> None:
+    Path("mere_specs.py").write_text(
+        "from registry import ToolSpec\n"
+        "TOOLS = [ToolSpec(tool_name='add', description='Add two numbers.')]\n"
+    )
+    assert toolrag("sync", "mere_specs:TOOLS").code == 0
+    assert toolrag("validate", "mere_specs:TOOLS").code == 0
+
+
 def test_one_migration_at_a_time(toolrag: Run, server: OpenAIServer, database_url: str) -> None:
     toolrag("sync", "shop_tools:TOOLS")
     with psycopg.connect(psycopg_url(database_url), autocommit=True) as connection:
@@ -492,7 +544,8 @@ def test_one_migration_at_a_time(toolrag: Run, server: OpenAIServer, database_ur
     before = stored(database_url)
     for command in (["migrate", "--to", NEW_MODEL], ["rebuild"]):
         busy = toolrag("embeddings", *command, "--yes")
-        assert (busy.code, "Another process holds 'embeddings'" in busy.error) == (1, True)
+        assert busy.code == 1
+        assert re.search(r"Another process holds 'embeddings': elsewhere until \d{4}-", busy.error)
     assert stored(database_url) == before
 
 
@@ -507,8 +560,18 @@ def process(
     )
 
 
-def test_a_migration_that_was_interrupted_goes_on_where_it_stopped(
-    toolrag: Run, server: OpenAIServer, database_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sent", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_migration_that_was_ended_goes_on_where_it_stopped(
+    toolrag: Run,
+    server: OpenAIServer,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+    code: int,
+    said: str,
 ) -> None:
     toolrag("sync", "shop_tools:TOOLS")
     monkeypatch.setenv("TOOLRAG_EMBEDDING_BATCH_SIZE", "1")
@@ -518,21 +581,23 @@ def test_a_migration_that_was_interrupted_goes_on_where_it_stopped(
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with process(database_url, *migrate, **pipes) as running:
         assert server.holding.acquire(timeout=60)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(sent)
         out, err = running.communicate(timeout=60)
     hold.set()
-    assert (running.returncode, out) == (130, b"")
+    assert (running.returncode, out) == (code, b"")
     assert err.decode().splitlines() == [
         "What was embedded is kept: the same command goes on from there.",
-        "toolrag: interrupted",
+        f"toolrag: {said}",
     ]
+    with psycopg.connect(psycopg_url(database_url)) as connection:
+        assert connection.execute("SELECT name FROM tool_lease").fetchall() == []
     assert sets(toolrag) == [(2, "building", 64, 2), (1, "active", 512, 3)]
     asked = len(server.embedding_requests)
     resumed = toolrag(*migrate)
     assert resumed.code == 0, resumed.err
     assert resumed.out.startswith("1 text embedded")
     texts = [text for request in server.embedding_requests[asked:] for text in request.texts]
-    assert [text.split("\n")[0] for text in texts[1:]] == ["get weather"]
+    assert [text.split("\n")[0] for text in texts] == ["get weather"]
 
 
 def test_at_a_terminal_progress_is_drawn_and_the_switch_is_asked_for(

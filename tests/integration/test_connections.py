@@ -337,7 +337,7 @@ class TestRestart:
         self, open_registry: OpenRegistry, own_server: LocalPostgres, own_url: str
     ) -> None:
         embeddings = HashEmbeddings()
-        settings = RegistrySettings(embedding_batch_size=10)
+        settings = RegistrySettings(embedding_batch_size=10, auto_calibrate=False)
         registry = await open_registry(url=own_url, embeddings=embeddings, settings=settings)
 
         def restart_once(progress: Any) -> None:
@@ -352,7 +352,7 @@ class TestRestart:
         self, open_registry: OpenRegistry, own_server: LocalPostgres, own_url: str
     ) -> None:
         embeddings = HashEmbeddings()
-        settings = RegistrySettings(embedding_batch_size=10)
+        settings = RegistrySettings(embedding_batch_size=10, auto_calibrate=False)
         registry = await open_registry(url=own_url, embeddings=embeddings, settings=settings)
         stored: list[int] = []
 

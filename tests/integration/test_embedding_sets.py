@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any
 
 import pytest
 
-from registry import RegistrySettings, ToolRegistry
+from registry import Embedder, RegistrySettings, ToolRegistry
 from registry.errors import (
     ConfigurationError,
     EmbeddingError,
@@ -21,6 +22,8 @@ from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.integration.test_store import FailingEmbeddings, rows
 from tests.support.catalogue import many_specs, spec
 from tests.support.embeddings import HashEmbeddings
+
+_INDEXES = "SELECT indexname FROM pg_indexes WHERE indexdef ~ 'hnsw'"
 
 
 def old_model() -> HashEmbeddings:
@@ -94,9 +97,7 @@ async def test_emb_5_a_failure_half_way_leaves_the_catalogue_as_it_was(
     one = await open_registry(embeddings=broken, settings=settings, opened=False)
     with pytest.raises(KeyboardInterrupt):
         await one.build_embeddings()
-    with pytest.raises(
-        RegistryError, match=r"\d+ tools have no vector of InterruptedEmbeddings:new"
-    ):
+    with pytest.raises(KeyboardInterrupt):  # it would complete what is not done
         await one.switch_embeddings()
     assert await first(old) == "tool_00000"
     assert [m.state for m in await old.embedding_models()] == ["building", "active"]
@@ -143,7 +144,7 @@ async def test_writes_during_the_build_reach_both_sets(open_registry: OpenRegist
     report = await new.build_embeddings(on_progress=change_once)
     writer.close()
     await new.switch_embeddings()
-    assert report.embedded == 22
+    assert (report.embedded, report.remaining) == (22, 0)
     assert await first(new, "added late") == "late"
     assert await first(new, "rewritten meanwhile") == "tool_00001"
     assert await first(old, "added late") == "late"
@@ -167,28 +168,196 @@ async def test_a_writer_on_the_old_model_is_stopped_once_the_new_one_serves(
     assert "tool_00000" not in [h.tool_name for h in await new.search("handle", k=50, threshold=0)]
 
 
-async def test_revert_is_at_once_and_after_changes_it_says_what_is_lacking(
-    open_registry: OpenRegistry,
-) -> None:
-    old = await serving(open_registry)
+async def migrated(open_registry: OpenRegistry, count: int = 10) -> EitherRegistry:
+    """Return a registry on the new model, to which the tools of the old one were migrated."""
+    await serving(open_registry, count)
     new = await open_registry(embeddings=new_model(), opened=False)
     await new.build_embeddings()
     await new.switch_embeddings()
-    reverted = await new.revert_embeddings()
-    assert reverted.model.name == "HashEmbeddings:old"
-    back = await open_registry(embeddings=old_model())
-    assert await first(back) == "tool_00000"
+    return new
 
-    await new.switch_embeddings()
+
+async def test_revert_is_at_once_and_says_what_is_stale_or_missing_and_a_sync_mends_that(
+    open_registry: OpenRegistry,
+) -> None:
+    new = await migrated(open_registry)
+    there = await open_registry(
+        embeddings=new_model(), settings=RegistrySettings(namespace="there")
+    )
+    added = spec("late", "Added since the switch.")
+    await new.sync([*many_specs(10), added])
+    await there.sync([added])
     await new.update_tool("tool_00001", description="Rewritten since.")
-    with pytest.raises(RegistryError, match=r"1 tool has .*default/tool_00001.*migrate --to"):
-        await new.revert_embeddings()
+    await new.update_tool("tool_00002", description="Rewritten, then switched off.")
+    await new.deactivate("tool_00002")
+    nothing = await open_registry(embeddings=FailingEmbeddings(""), opened=False)
+    reverted = await nothing.revert_embeddings()
+    assert reverted.serving.model.name == "HashEmbeddings:old"
+    assert list(reverted.stale) == ["default/tool_00001"]
+    assert list(reverted.missing) == ["default/late", "there/late"]
+
     embeddings = old_model()
-    again = await open_registry(embeddings=embeddings, opened=False)
-    assert (await again.build_embeddings()).embedded == 1
-    assert (await again.switch_embeddings()).model.name == "HashEmbeddings:old"
-    assert await first(again, "rewritten since") == "tool_00001"
-    assert await first(old) == "tool_00000"
+    back = await open_registry(
+        embeddings=embeddings, settings=RegistrySettings(auto_calibrate=False)
+    )
+    assert await first(back, "handle beta case 1") == "tool_00001"  # by its earlier text
+    assert "late" not in [h.tool_name for h in await back.search("added since", threshold=0, k=50)]
+    toolset = [*many_specs(10), added]
+    assert [
+        (f.kind, f.tool_name, "earlier text" in f.detail)
+        for f in (await back.validate(toolset)).findings
+        if f.kind == "without_vector"
+    ] == [("without_vector", "late", False), ("without_vector", "tool_00001", True)]
+    embeddings.calls.clear()
+    report = await back.sync(toolset)
+    assert (list(report.mended), report.embedded) == (["tool_00001"], 2)
+    (request,) = embeddings.calls
+    assert [text.split("\n")[0] for text in request] == ["late", "tool 00001"]
+    assert await first(back, "rewritten since") == "tool_00001"
+    assert await first(back, "added since the switch") == "late"
+    embeddings.calls.clear()
+    assert (await back.sync(toolset)).embedded == 0
+    # Another namespace has no process of its own: one build mends all, what is off included.
+    assert (await back.build_embeddings()).embedded == 2
+    with pytest.raises(ConfigurationError, match="nothing to build"):
+        await back.build_embeddings()
+
+
+async def test_forward_again_after_a_revert_embeds_only_what_was_written_since(
+    open_registry: OpenRegistry,
+) -> None:
+    new = await migrated(open_registry)
+    await new.revert_embeddings()
+    old = await open_registry(embeddings=old_model())
+    await old.update_tool("tool_00001", description="Rewritten since.")
+    with pytest.raises(ConfigurationError, match="no set of vectors of HashEmbeddings:new"):
+        await new.switch_embeddings()  # nothing was built since
+    report = await new.build_embeddings()
+    assert (report.set_id, report.embedded) == (2, 1)
+    # While it is brought up to date, it can be gone to at once all the same.
+    assert (await new.revert_embeddings()).serving.id == 2
+    assert (await new.revert_embeddings()).serving.id == 1
+    await new.build_embeddings()
+    assert (await new.switch_embeddings()).id == 2
+    assert await first(new, "rewritten since") == "tool_00001"
+
+
+async def test_switching_again_changes_nothing(
+    open_registry: OpenRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = await migrated(open_registry)
+    before = await new.embedding_models()
+    caplog.set_level("INFO", logger="registry")
+    for _ in range(2):
+        assert await new.switch_embeddings() == before[0]
+    assert [r.message for r in caplog.records] == ["embeddings_serve_already"] * 2
+    rebuilt = await open_registry(embeddings=new_model())
+    await rebuilt.build_embeddings(rebuild=True)
+    for _ in range(3):
+        assert (await rebuilt.switch_embeddings()).id == 3
+    assert [(m.id, m.state) for m in await new.embedding_models()] == [
+        (3, "active"), (2, "retired"), (1, "retired"),
+    ]  # fmt: skip
+
+
+async def test_the_model_in_use_is_refused_beside_other_sets_of_it(
+    open_registry: OpenRegistry,
+) -> None:
+    registry = await serving(open_registry, 10)
+    broken = InterruptedEmbeddings(requests=1)
+    broken.model = "old"
+    broken.dimensions = 64
+    settings = RegistrySettings(embedding_batch_size=5)
+    interrupted = await open_registry(
+        embeddings=Embedder(broken, name="HashEmbeddings:old", batch_size=5), settings=settings
+    )
+    with pytest.raises(KeyboardInterrupt):
+        await interrupted.build_embeddings(rebuild=True)
+    states = [(2, "building", 5), (1, "active", 10)]
+    embeddings = old_model()
+    other = await open_registry(embeddings=embeddings)
+    with pytest.raises(ConfigurationError, match="nothing to build"):
+        await other.build_embeddings()
+    assert [(m.id, m.state, m.vectors) for m in await registry.embedding_models()] == states
+    assert embeddings.calls == []
+    report = await other.build_embeddings(rebuild=True)  # the rebuild itself goes on
+    assert (report.set_id, report.embedded) == (2, 5)
+    await other.switch_embeddings()
+    await other.revert_embeddings()
+    with pytest.raises(ConfigurationError, match="nothing to build"):
+        await other.build_embeddings()
+    assert [(m.id, m.state) for m in await registry.embedding_models()] == [
+        (2, "retired"), (1, "active"),
+    ]  # fmt: skip
+
+
+async def test_a_model_whose_size_changed_behind_its_name_gets_its_own_set(
+    open_registry: OpenRegistry,
+) -> None:
+    """A server that swapped the model: no endless switching, no set of the wrong size."""
+    await serving(open_registry, 10)
+    small = await open_registry(embeddings=HashEmbeddings(32, model="srv"), opened=False)
+    assert (await small.build_embeddings()).set_id == 2
+    embeddings = HashEmbeddings(96, model="srv")
+    swapped = await open_registry(embeddings=embeddings, opened=False)
+    report = await swapped.build_embeddings()
+    assert (report.set_id, report.model.dimensions, report.embedded) == (3, 96, 10)
+    fresh = await open_registry(embeddings=HashEmbeddings(96, model="srv"), opened=False)
+    assert (await fresh.switch_embeddings()).id == 3
+    assert await first(swapped) == "tool_00000"
+
+
+async def test_an_unfinished_set_tells_its_size_without_a_call(
+    open_registry: OpenRegistry,
+) -> None:
+    await serving(open_registry, 20)
+    settings = RegistrySettings(embedding_batch_size=10)
+    broken = InterruptedEmbeddings(requests=2)  # the size, and half of the tools
+    one = await open_registry(embeddings=broken, settings=settings, opened=False)
+    with pytest.raises(KeyboardInterrupt):
+        await one.build_embeddings()
+    again = InterruptedEmbeddings(requests=1_000)
+    two = await open_registry(embeddings=again, settings=settings, opened=False)
+    assert (await two.build_embeddings()).embedded == 10
+    assert [len(call) for call in again.calls] == [10]
+    # One that answers with another size after all gets a set of its own; nothing is mixed.
+    other = InterruptedEmbeddings(requests=1_000)
+    other.dimensions = 48
+    await two.prune_embeddings(2)
+    three = await open_registry(
+        embeddings=InterruptedEmbeddings(requests=2), settings=settings, opened=False
+    )
+    with pytest.raises(KeyboardInterrupt):
+        await three.build_embeddings()
+    four = await open_registry(embeddings=other, settings=settings, opened=False)
+    report = await four.build_embeddings()
+    assert (report.model.dimensions, report.embedded) == (48, 20)
+    assert sorted(m.vectors for m in await four.embedding_models()) == [10, 20, 20]
+
+
+async def test_a_tool_that_is_off_does_not_keep_the_switch_from_happening(
+    open_registry: OpenRegistry,
+) -> None:
+    old = await serving(open_registry, 10)
+    await old.deactivate("tool_00007")
+    failing = FailingEmbeddings("case 7.")
+    failing.model = "new"
+    new = await open_registry(embeddings=failing, opened=False)
+    report = await new.build_embeddings()
+    assert (list(report.failed), list(report.failed_inactive)) == ([], ["default/tool_00007"])
+    assert (await new.switch_embeddings()).vectors == 9
+    # It is embedded when it is switched on, or stays off.
+    with pytest.raises(EmbeddingError, match="cannot embed"):
+        await new.activate("tool_00007")
+    assert not (await new.get("tool_00007")).is_active
+    with pytest.raises(EmbeddingModelMismatchError):  # a process on the model before cannot
+        await old.activate("tool_00007")
+    failing.word = "nothing any more"
+    await new.activate("tool_00007")
+    assert await first(new, "handle case 7") == "tool_00007"
+    assert [v.change for v in await new.history("tool_00007")] == [
+        "activated", "deactivated", "added",
+    ]  # fmt: skip
 
 
 async def test_a_rebuild_of_the_model_in_use_makes_a_second_generation(
@@ -229,6 +398,7 @@ async def test_prune_removes_what_does_not_serve_and_nothing_else(
     ]
     with pytest.raises(ConfigurationError, match="no earlier set"):
         await new.revert_embeddings()
+    assert rows(database_url, _INDEXES) == []  # that of the set that is gone
     # The process that still searches the pruned set is told, and gets no empty answer.
     with pytest.raises(EmbeddingModelMismatchError, match="restart this process"):
         await old.search("handle alpha")
@@ -245,8 +415,6 @@ async def test_two_sets_are_compared_on_labelled_and_unlabelled_questions(
         Question(text="handle beta case 1", relevant=("tool_00001", "unknown")),
         Question(text="something without a label"),
     ]
-    from registry import Embedder
-
     old = Embedder(old_model())
     with pytest.raises(ConfigurationError, match="Build it first"):
         await new.compare_embeddings(questions, serving=old)
@@ -254,6 +422,7 @@ async def test_two_sets_are_compared_on_labelled_and_unlabelled_questions(
     result = await new.compare_embeddings(questions, serving=old, k=5)
     assert (result.questions, result.k) == (3, 5)
     assert result.recall_before == result.recall_after == 0.75
+    assert list(result.unknown) == ["unknown"]
     assert 0 < result.overlap <= 1
     unlabelled = await new.compare_embeddings(questions[2:], serving=old)
     assert unlabelled.recall_before is None
@@ -270,8 +439,11 @@ async def test_two_builds_at_once_are_one_build_and_one_clear_error(
     refused: list[str] = []
 
     def try_another(progress: Any) -> None:
-        with pytest.raises(RegistryBusyError, match="Another process holds 'embeddings'") as caught:
+        held = rf"Another process holds 'embeddings': \S+:{os.getpid()}:\S+ until \d+-\d+-\d+ .*UTC"
+        with pytest.raises(RegistryBusyError, match=held) as caught:
             other.build_embeddings()
+        with pytest.raises(RegistryBusyError, match=held):
+            other.prune_embeddings(2)
         refused.append(str(caught.value))
 
     await new.build_embeddings(on_progress=try_another)
@@ -284,8 +456,8 @@ async def test_the_model_in_use_is_not_built_again_by_mistake(open_registry: Ope
     registry = await serving(open_registry)
     with pytest.raises(ConfigurationError, match="nothing to build"):
         await registry.build_embeddings()
-    with pytest.raises(ConfigurationError, match="no set of vectors of HashEmbeddings:old"):
-        await registry.switch_embeddings()
+    assert (await registry.switch_embeddings()).id == 1
+    assert [m.state for m in await registry.embedding_models()] == ["active"]
 
 
 @pytest.mark.parametrize("answer", ["other size", "zeros", "nan", "too few"])

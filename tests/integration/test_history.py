@@ -12,6 +12,7 @@ from psycopg import sql
 
 from registry import ToolRegistry
 from registry.errors import (
+    ConfigurationError,
     InvalidToolError,
     RegistryError,
     ToolNotFoundError,
@@ -577,6 +578,64 @@ class TestAtOnce:
         assert await texts_found(registry, "edited meanwhile") == ["Edited meanwhile."]
 
 
+_UNKNOWN = ("a\0b", "a\ud800", "not legal", "", "x" * 10_000)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("name", _UNKNOWN)
+    async def test_a_name_that_no_tool_can_have_is_not_found(
+        self, open_registry: OpenRegistry, name: str
+    ) -> None:
+        registry = await open_registry()
+        await registry.sync([_ADD])
+        for attempt in (
+            registry.history(name),
+            registry.diff(name, 1),
+            registry.rollback(name, 1),
+            registry.get(name),
+            registry.update_tool(name, description="x"),
+            registry.activate(name),
+            registry.deactivate(name),
+            registry.purge(name),
+        ):
+            with pytest.raises(ToolNotFoundError, match="in namespace 'default'"):
+                await attempt
+        assert await registry.active_states(["add", name]) == {"add": True}
+
+    @pytest.mark.parametrize("author", ["a\0b", "a\ud800", None, 7])
+    async def test_an_author_that_cannot_be_stored_changes_nothing(
+        self, open_registry: OpenRegistry, author: Any
+    ) -> None:
+        registry = await open_registry()
+        await registry.sync([_ADD])
+        await registry.update_tool("add", description="Second.")
+        for attempt in (
+            registry.update_tool("add", description="x", changed_by=author),
+            registry.rollback("add", 1, changed_by=author),
+            registry.activate("add", changed_by=author),
+            registry.deactivate("add", changed_by=author),
+            registry.purge("add", changed_by=author),
+            registry.sync([spec("other", "Something else.")], changed_by=author),
+        ):
+            with pytest.raises(ConfigurationError, match="changed_by"):
+                await attempt
+        assert len(history_rows(registry.database_url)) == 2
+
+    @pytest.mark.parametrize("version", ["1", True, 1.0, None])
+    async def test_a_version_is_a_whole_number(
+        self, open_registry: OpenRegistry, version: Any
+    ) -> None:
+        registry = await open_registry()
+        await registry.sync([_ADD])
+        attempts = [registry.rollback("add", version), registry.diff("add", version)]
+        if version is not None:
+            attempts.append(registry.update_tool("add", description="x", expected_version=version))
+        for attempt in attempts:
+            with pytest.raises(ConfigurationError, match="versions are whole numbers"):
+                await attempt
+        assert (await registry.get("add")).version == 1
+
+
 class TestPurge:
     async def test_nothing_of_it_is_left_but_one_row_that_says_so(
         self, open_registry: OpenRegistry
@@ -624,11 +683,14 @@ class TestPurge:
             registry.history("add"),
             registry.diff("add", 1),
             registry.rollback("add", 1),
+            registry.get("add"),
+            registry.update_tool("add", description="x"),
+            registry.activate("add"),
+            registry.deactivate("add"),
+            registry.purge("add"),
         ):
             with pytest.raises(ToolNotFoundError, match=r"It was purged on \d{4}-.* by ann"):
                 await attempt
-        with pytest.raises(ToolNotFoundError):
-            await registry.purge("add")
         assert len(history_rows(registry.database_url)) == 1
 
         assert list((await registry.sync([_ADD])).added) == ["add"]

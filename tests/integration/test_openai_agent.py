@@ -104,7 +104,10 @@ def build(
         **({"streaming": True} if streaming else {}),
     )
     return create_tool_rag_agent(
-        model, registry=connect(toolset), toolset=toolset, **({"k": 1} | options)
+        model,
+        registry=connect(toolset),
+        toolset=toolset,
+        **({"k": 1, "strategy": "retrieval"} | options),
     )
 
 

@@ -50,7 +50,8 @@ def literal(question: str) -> str:
 @pytest.fixture(scope="module")
 def scale_url(databases: Databases, migrated_template: str) -> Iterator[str]:
     with databases.temporary(template=migrated_template) as url:
-        with ToolRegistry(url, embeddings=Clusters()) as registry:
+        settings = RegistrySettings(auto_calibrate=False)
+        with ToolRegistry(url, embeddings=Clusters(), settings=settings) as registry:
             report = registry.sync([spec(f"t{n:05d}", f"tool {n}") for n in range(TOOLS)])
             assert (len(report.added), list(report.notes)) == (TOOLS, [])
         yield url
@@ -113,7 +114,7 @@ def recall(
 ) -> float:
     """Return the mean share of the exact top k that a search finds."""
     shares: list[float] = []
-    settings = RegistrySettings(namespace=namespace)
+    settings = RegistrySettings(namespace=namespace, word_weight=0)
     with ToolRegistry(url, embeddings=Clusters(), settings=settings) as registry:
 
         @event.listens_for(registry._engine, "begin")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 
 from registry import Embedder, RegistrySettings, Toolset
-from registry.errors import RegistryError
+from registry.errors import ConfigurationError, RegistryError
 from registry.validation import ValidationReport
 from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.integration.test_store import rows
@@ -147,6 +148,47 @@ async def test_a_tool_of_an_origin_that_code_no_longer_has_is_told_what_helps(
     assert "missing=" not in finding.advice
     await registry.deactivate("far")
     assert (await registry.validate(toolset)).is_valid
+
+
+async def test_a_tool_that_a_sync_switched_off_and_code_brings_again_is_told(
+    open_registry: OpenRegistry,
+) -> None:
+    both = Toolset([live("add"), live("old"), live("by_hand")])
+    registry = await registered(open_registry, both)
+    await registry.deactivate("by_hand", changed_by="ann")
+    await registry.sync(Toolset([live("add")]), missing="deactivate", changed_by="ci")
+    # Its text changes while it is off: the switching is no longer its newest version.
+    again = Toolset([live("add"), live("old", "Works otherwise."), live("by_hand")])
+    report = await registry.sync(again)
+    assert (list(report.updated), list(report.switched_off)) == (["old"], ["old"])
+    assert not (await registry.get("old")).is_active
+    (finding,) = (await registry.validate(again)).findings
+    assert (finding.kind, finding.tool_name) == ("switched_off", "old")
+    assert re.search(r"switched off since \d{4}-\d\d-\d\d by ci", finding.detail)
+    assert "toolrag tools activate old" in finding.advice
+    await registry.activate("old")
+    assert list((await registry.sync(again)).switched_off) == []
+    await registry.deactivate("old", changed_by="ann")  # a person's is nobody's problem
+    assert list((await registry.sync(again)).switched_off) == []
+    assert (await registry.validate(again)).is_valid
+
+
+async def test_it_takes_what_a_sync_takes(open_registry: OpenRegistry) -> None:
+    def undescribed(value: str) -> str:
+        return value
+
+    registry = await open_registry()
+    specs = [spec("add", "Add two numbers."), spec("far", "Of a server.", origin="mcp:far")]
+    await registry.sync(specs)
+    assert (await registry.validate(specs)).is_valid
+    assert (await registry.validate(iter(specs))).is_valid
+    report = await registry.validate([*specs, undescribed, live("new")], origin="code")
+    assert found(report) == [
+        ("not_registered", "new"),
+        ("cannot_be_registered", "undescribed"),
+    ]
+    with pytest.raises(ConfigurationError, match="give a list of tools"):
+        await registry.validate(7)
 
 
 async def test_only_its_own_namespace_is_looked_at(open_registry: OpenRegistry) -> None:

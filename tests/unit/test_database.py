@@ -223,6 +223,20 @@ class TestTranslatedErrors:
         assert "\n" not in str(caught.value)
         assert "hush" not in everything_shown(caught.value)
 
+    @pytest.mark.parametrize("parameter", ["sslmode", "channel_binding", "target_session_attrs"])
+    def test_a_parameter_with_a_wrong_value_is_no_fault_of_the_server(self, parameter: str) -> None:
+        url = normalise_url(f"postgresql://ann:hush@127.0.0.1:1/tools?{parameter}=bogus")
+        engine = create_registry_engine(url, RegistrySettings(connect_timeout_s=2))
+        with (
+            pytest.raises(
+                ConfigurationError, match=f'invalid {parameter} value: "bogus"'
+            ) as caught,
+            translated_errors(url),
+        ):
+            engine.connect()
+        assert "does not answer" not in str(caught.value)
+        assert "hush" not in everything_shown(caught.value)
+
     async def test_the_async_engine_tells_the_same(self) -> None:
         url = normalise_url("postgresql://ann:hush@127.0.0.1:1/tools")
         engine = create_registry_engine_async(url, RegistrySettings(connect_timeout_s=2))

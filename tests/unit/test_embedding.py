@@ -80,6 +80,10 @@ def test_a_text_in_parts_is_the_weighted_mean_of_their_directions() -> None:
     [
         ([[1.0, 0.0]], "1 vectors for 2 texts"),
         ([], "0 vectors for 2 texts"),
+        (None, "answered with a NoneType, not with a list of vectors"),
+        (iter([[1.0, 0.0]] * 2), "answered with a list_iterator, not with a list of vectors"),
+        ([[[1.0, 0.0]]] * 2, "something else than one list of numbers for each text"),
+        ([1.0, 0.0], "something else than one list of numbers for each text"),
         ([[1.0, 0.0], [1.0]], "different sizes"),
         ([[1.0, 0.0], [0.0, 0.0]], "all zeros or not finite"),
         ([[1.0, 0.0], [float("nan"), 0.0]], "all zeros or not finite"),

@@ -22,8 +22,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "index_min_tools": (1, 1_000_000_000),
     "ef_search": (1, 1_000),
     "word_weight": (0, 10),
+    "rerank_candidates": (1, 1_000),
 }
-_SWITCHES = ("prepared_statements", "clauses")
+_SWITCHES = ("prepared_statements", "clauses", "auto_calibrate")
 _FRACTIONS = tuple(name for name in _RANGES if name.endswith(("_s", "_weight")))
 
 

@@ -1,0 +1,554 @@
+"""Vectors and words in one search, on a real database."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import psycopg
+import pytest
+from langchain_core.embeddings import Embeddings
+from psycopg.rows import dict_row
+
+from registry import RegistrySettings, ToolRegistry, ToolSpec
+from registry.errors import EmbeddingError, InvalidQueryError
+from registry.statements import index_name
+from registry.statements import words as words_statements
+from registry.types import ToolHit
+from tests.integration.conftest import EitherRegistry, OpenRegistry
+from tests.support.catalogue import many_specs, spec
+from tests.support.databases import psycopg_url
+from tests.support.embeddings import HashEmbeddings
+from tests.support.words import bm25, common_words, rows, stored_words
+
+_PLAIN = RegistrySettings(clauses=False, auto_calibrate=False)
+_VECTORS = RegistrySettings(word_weight=0, clauses=False, auto_calibrate=False)
+
+
+class Synonyms(HashEmbeddings):
+    """Knows that some words mean the same."""
+
+    _MEANING: ClassVar = {"automobile": "car", "purchase": "buy", "acquire": "buy"}
+
+    def _vector(self, text: str) -> list[float]:
+        for word, meant in self._MEANING.items():
+            text = text.casefold().replace(word, meant)
+        return super()._vector(text)
+
+
+class Unrelated(HashEmbeddings):
+    """Any other text is anywhere."""
+
+    def _vector(self, text: str) -> list[float]:
+        chance = random.Random(text)
+        return [chance.gauss(0, 1) for _ in range(self.dimensions)]
+
+
+def names(hits: list[ToolHit]) -> list[str]:
+    return [hit.tool_name for hit in hits]
+
+
+def argument(name: str, description: str = "") -> dict[str, Any]:
+    properties = {name: {"type": "string", "description": description}}
+    return {"type": "object", "properties": properties}
+
+
+# ---------------------------------------------------------------- what finds what
+
+
+@pytest.mark.parametrize(
+    "found_by",
+    [
+        {"args_schema": argument("ibanOfBeneficiaryBank")},
+        {"args_schema": argument("x", "The IBAN of the beneficiary's bank.")},
+        {"args_schema": {"properties": {"payee": argument("iban", "Bank of the beneficiary.")}}},
+    ],
+)
+async def test_words_find_what_the_vector_misses(
+    open_registry: OpenRegistry, found_by: Mapping[str, Any]
+) -> None:
+    """Argument names and their descriptions are in no vector."""
+    tools = [spec("pay", "Transfer money abroad.", **found_by), *many_specs(150)]
+    hybrid = await open_registry(embeddings=Unrelated(), settings=_PLAIN)
+    await hybrid.sync(tools)
+    vectors = await open_registry(embeddings=Unrelated(), settings=_VECTORS)
+    question = "Look up which bank a beneficiary's IBAN belongs to"
+    # Beyond the candidates by vector, so only its words can bring it in.
+    assert "pay" not in names(await vectors.search(question, k=50, threshold=0))
+    hits = await hybrid.search(question, k=20, threshold=0)
+    assert "pay" in names(hits)
+    assert {hit.tool_name for hit in hits if hit.parts.words > 0} == {"pay"}
+
+
+async def test_examples_count_among_words(open_registry: OpenRegistry) -> None:
+    registry = await open_registry(settings=_PLAIN)
+    await registry.sync([spec("quiet", "Act.", examples=("Zeig mir Zugluft",)), *many_specs(80)])
+    hits = await registry.search("Zugluft", threshold=0)
+    assert hits[0].tool_name == "quiet"
+    assert hits[0].parts.words > 0
+
+
+async def test_vectors_find_what_no_word_tells(open_registry: OpenRegistry) -> None:
+    registry = await open_registry(embeddings=Synonyms(), settings=_PLAIN)
+    await registry.sync([spec("dealer", "Buy car."), *many_specs(80)])
+    hits = await registry.search("acquire automobile", threshold=0)
+    assert hits[0].tool_name == "dealer"
+    assert hits[0].parts.words == 0
+
+
+async def test_the_parts_of_a_score_add_up(open_registry: OpenRegistry) -> None:
+    registry = await open_registry()
+    await registry.sync([*many_specs(60), spec("mail", "Send mail."), spec("rain", "Show rain.")])
+    hits = await registry.search("Send mail to Ann and show rain in Paris", k=20, threshold=0)
+    for hit in hits:
+        parts = hit.parts
+        total = parts.vector + parts.words + parts.route + parts.clause_vector + parts.clause_words
+        assert total == pytest.approx(hit.score)
+        assert parts.clause in ("Send mail to Ann", "show rain in Paris")
+    assert {hit.tool_name: hit.parts.clause for hit in hits[:2]} == {
+        "mail": "Send mail to Ann",
+        "rain": "show rain in Paris",
+    }
+    assert [hit.rank for hit in hits] == list(range(1, 21))
+
+
+async def test_settings_switch_words_and_clauses_off(open_registry: OpenRegistry) -> None:
+    embeddings = HashEmbeddings()
+    registry = await open_registry(embeddings=embeddings, settings=_VECTORS)
+    await registry.sync(many_specs(60))
+    question = "Handle alpha case 3 and send beta case 4"
+    embeddings.calls.clear()
+    hits = await registry.search(question, k=60, threshold=0)
+    assert embeddings.calls == [[question]]
+    assert [hit.distance for hit in hits] == sorted(hit.distance for hit in hits)
+    assert {(hit.parts.words, hit.parts.clause) for hit in hits} == {(0.0, "")}
+    words = await open_registry(embeddings=embeddings, settings=_PLAIN)
+    hits = await words.search(question, k=60, threshold=0)
+    assert {hit.parts.clause for hit in hits} == {""}
+    assert hits[0].parts.words > 0
+
+
+# ---------------------------------------------------------------- BM25
+
+
+def random_catalogue(seed: int) -> list[ToolSpec]:
+    """Words as rare as in texts: the n-th is in about one of n tools."""
+    chance = random.Random(seed)
+    vocabulary = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(120)]
+    weights = [1 / (n + 1) for n in range(120)]
+
+    def text(most: int) -> str:
+        return " ".join(chance.choices(vocabulary, weights, k=chance.randint(1, most)))
+
+    return [
+        spec(
+            f"t{number}",
+            text(30),
+            display_name=text(2),
+            examples=tuple(text(5) for _ in range(chance.randint(0, 2))),
+            args_schema=argument(text(1), text(6)),
+        )
+        for number in range(chance.choice([3, 40, 150]))
+    ]
+
+
+def random_questions(seed: int) -> Iterator[str]:
+    chance = random.Random(seed)
+    vocabulary = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(125)]
+    for size in (1, 1, 2, 3, 5, 8, 40):
+        yield " ".join(chance.choices(vocabulary, k=size))
+
+
+async def assert_bm25_is_right(registry: EitherRegistry, seed: int, **limits: Any) -> int:
+    """Compare with a plain formula; return how many scores were not nothing."""
+    words = stored_words(registry.database_url, registry.namespace)
+    ((tools, mean_length),) = rows(
+        registry.database_url,
+        "SELECT tools, mean_length FROM tool_corpus WHERE namespace = %s",
+        registry.namespace,
+    )
+    compared = 0
+    for question in random_questions(seed):
+        right = bm25(question, words, tools=tools, mean_length=mean_length, **limits)
+        hits = await registry.search(question, k=1_000, threshold=0)
+        assert len(hits) == len(words)
+        for hit in hits:
+            ours = hit.parts.words / registry.settings.word_weight
+            assert ours == pytest.approx(right.get(hit.tool_name, 0.0), rel=1e-4, abs=1e-5)
+        compared += len(right)
+    return compared
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_words_are_weighed_as_bm25_says(open_registry: OpenRegistry, seed: int) -> None:
+    registry = await open_registry(settings=_PLAIN)
+    tools = random_catalogue(seed)
+    await registry.sync(tools)
+    assert await assert_bm25_is_right(registry, seed)
+    # Frequencies are those of this moment; number and mean length those counted last.
+    for tool in tools[:: len(tools) // 3]:
+        await registry.deactivate(tool.tool_name)
+    await registry.update_tool(tools[1].tool_name, description="wordaa wordab wordzz")
+    await assert_bm25_is_right(registry, seed + 100)
+
+
+@pytest.mark.parametrize("most", [1, 30, 90, 400])
+async def test_rare_words_are_read_before_common_ones(
+    open_registry: OpenRegistry, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(words_statements, "MAX_POSTINGS", most)
+    registry = await open_registry(settings=_PLAIN)
+    tools = [*random_catalogue(2), *(spec(f"u{n}", f"wordaa wordab u{n}x") for n in range(60))]
+    await registry.sync(tools)
+    counted = dict(rows(registry.database_url, "SELECT term, tools FROM tool_term_count"))
+    assert counted == common_words(stored_words(registry.database_url)) != {}
+    assert await assert_bm25_is_right(registry, 7, max_postings=most, counted=counted)
+
+
+async def test_each_clause_has_its_own_words(open_registry: OpenRegistry) -> None:
+    registry = await open_registry(settings=RegistrySettings(auto_calibrate=False))
+    await registry.sync([*many_specs(60), spec("mail", "Send mail."), spec("rain", "Show rain.")])
+    words = stored_words(registry.database_url)
+    ((tools, mean_length),) = rows(
+        registry.database_url, "SELECT tools, mean_length FROM tool_corpus"
+    )
+    hits = await registry.search("Send mail to Ann and show rain in Paris", threshold=0)
+    for hit in hits[:2]:
+        right = bm25(hit.parts.clause, words, tools=tools, mean_length=mean_length)
+        expected = registry.settings.word_weight * right[hit.tool_name]
+        assert hit.parts.clause_words == pytest.approx(expected, rel=1e-4)
+
+
+async def test_words_of_another_namespace_never_count(open_registry: OpenRegistry) -> None:
+    registry = await open_registry(settings=_PLAIN)
+    await registry.sync(random_catalogue(1))
+    question = next(random_questions(3))
+    before = await registry.search(question, k=200, threshold=0)
+    for namespace in ("default2", "Default", "default:x"):
+        other = await open_registry(
+            settings=RegistrySettings(namespace=namespace, auto_calibrate=False)
+        )
+        await other.sync([spec(f"o{n}", f"{question} again") for n in range(40)])
+    assert await registry.search(question, k=200, threshold=0) == before
+
+
+# ---------------------------------------------------------------- odd questions
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Is it on, or is it off?",
+        "🎉🔥",
+        "木",
+        "12 34",
+        "\x00",
+        "a\x00b",
+        "'; DROP TABLE tool_term; --",
+        "%(terms)s %s {terms}",
+        "天気, 気温 と 湿度",
+        "x" * 20_000,
+        "alpha beta " * 2_000,
+        " ".join(f"word{n}x" for n in range(3_000)),
+        "1, 2, " * 3_000,
+        ", " * 10_000,
+    ],
+    ids=lambda question: repr(question[:12]),
+)
+async def test_any_question_is_answered(open_registry: OpenRegistry, question: str) -> None:
+    registry = await open_registry(settings=RegistrySettings(auto_calibrate=False))
+    await registry.sync(many_specs(7))
+    hits = await registry.search(question, k=1_000, threshold=0)
+    assert len(hits) == 7
+    assert all(math.isfinite(hit.score) for hit in hits)
+
+
+@pytest.mark.parametrize("question", ["", " \n", "\ud800 and more", None, 5, b"text"])
+async def test_what_is_no_question_is_refused(open_registry: OpenRegistry, question: Any) -> None:
+    registry = await open_registry(settings=RegistrySettings(auto_calibrate=False))
+    await registry.sync(many_specs(7))
+    with pytest.raises(InvalidQueryError):
+        await registry.search(question)
+
+
+@pytest.mark.parametrize("k", [1, 49, 50, 51, 120, 1_000])
+async def test_as_many_hits_as_asked_for(open_registry: OpenRegistry, k: int) -> None:
+    registry = await open_registry(settings=RegistrySettings(auto_calibrate=False))
+    await registry.sync(many_specs(130))
+    hits = await registry.search("Handle alpha case 3 and send beta case 4", k=k, threshold=0)
+    assert len(hits) == min(k, 130)
+    assert len({hit.tool_name for hit in hits}) == len(hits)
+
+
+async def test_a_search_that_asks_for_more_begins_alike(open_registry: OpenRegistry) -> None:
+    """k within the number of candidates changes nothing of what comes first."""
+    registry = await open_registry(settings=RegistrySettings(auto_calibrate=False))
+    await registry.sync(many_specs(130))
+    question = "Handle alpha case 3 and send beta case 4"
+    first = await registry.search(question, k=3, threshold=0)
+    assert (await registry.search(question, k=40, threshold=0))[:3] == first
+
+
+# ---------------------------------------------------------------- plans
+
+
+def plan_of(registry: ToolRegistry, question: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the nodes of the plan a search runs with, and the texts of its vectors."""
+    registry.open()
+    parts = registry._parts(question)
+    vectors = registry.embedder.embed_queries(parts)
+    search, settings = registry._search_statement(len(parts)), registry._search_settings(5)
+    parameters = {**search.fixed, **registry._search_parameters(parts, vectors, 5)}
+    with psycopg.connect(psycopg_url(registry.url), row_factory=dict_row) as connection:
+        connection.execute(settings.sql, dict(settings.fixed))  # type: ignore[arg-type]
+        explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {search.sql}"
+        (row,) = connection.execute(explain, parameters).fetchall()  # type: ignore[arg-type]
+    return list(nodes(row["QUERY PLAN"][0]["Plan"])), vectors
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from nodes(inner)
+
+
+@pytest.mark.parametrize("count", [300, 2_500])
+def test_words_are_read_from_their_index_and_vectors_parsed_once(
+    database_url: str, count: int
+) -> None:
+    settings = RegistrySettings(auto_calibrate=False)
+    embeddings = HashEmbeddings(512)
+    with ToolRegistry(database_url, embeddings=embeddings, settings=settings) as registry:
+        registry.sync(many_specs(count))
+        with psycopg.connect(psycopg_url(database_url), autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+        plan, vectors = plan_of(registry, "Handle alpha case 3 and send beta case 4")
+    assert len(vectors) == 3
+    of_words = [node for node in plan if node.get("Relation Name") == "tool_term"]
+    assert of_words
+    for node in of_words:
+        assert node["Node Type"] == "Index Only Scan"
+        assert node["Index Name"] == "uq_tool_term_namespace_term_tool_number"
+        assert "tool_term.term = " in node["Index Cond"]
+    parsed = 0
+    for node in plan:
+        own = json.dumps({name: value for name, value in node.items() if name != "Plans"})
+        if any(vector[:40] in own for vector in vectors):
+            assert node.get("Subplan Name", "").startswith("InitPlan"), own[:300]
+            parsed += 1
+    assert parsed >= len(vectors)
+    walks = [node for node in plan if node.get("Index Name") == index_name(1)]
+    assert bool(walks) == (count >= settings.index_min_tools)
+
+
+# ---------------------------------------------------------------- field reports
+
+_FILE_TOOLS = [
+    spec("read_file", "Read the text of a file on disk.", args_schema=argument("path")),
+    spec("write_file", "Write text to a file on disk.", args_schema=argument("path")),
+    spec("delete_file", "Delete a file from disk for good.", args_schema=argument("path")),
+    spec("list_folder", "List the files in a folder.", args_schema=argument("folder")),
+    spec("search_files", "Search files for a text.", args_schema=argument("pattern")),
+    spec("rename_file", "Rename or move a file.", args_schema=argument("new_name")),
+    spec("copy_file", "Copy a file to another folder.", args_schema=argument("target")),
+]
+_FITTING = {
+    "What files are in my downloads folder?": "list_folder",
+    "Delete the file old.txt": "delete_file",
+    "Read me the text of the file notes.md": "read_file",
+    "Find all files that contain the text invoice": "search_files",
+    "Copy the file report.pdf to another folder": "copy_file",
+}
+_UNFIT = [
+    "Book an appointment with a dentist",
+    "What is the capital of Australia?",
+    "Play some jazz in the kitchen",
+    "How do I bake a chocolate cake?",
+    "Wie wird das Wetter morgen in Berlin?",
+]
+
+
+async def test_ret_3_weak_matches_are_no_matches(open_registry: OpenRegistry) -> None:
+    """RET-3: the floor is absolute: no best of the bad reaches a threshold that right tools do."""
+    registry = await open_registry(embeddings="builtin")
+    await registry.sync(_FILE_TOOLS)
+    right = []
+    for question, tool_name in _FITTING.items():
+        hits = await registry.search(question, threshold=0)
+        right += [hit.relevance for hit in hits if hit.tool_name == tool_name]
+    assert len(right) == len(_FITTING)
+    least = min(right)
+    for question in _UNFIT:
+        everything = await registry.search(question, threshold=0, k=20)
+        assert len(everything) == len(_FILE_TOOLS)
+        assert await registry.search(question, threshold=least, k=20) == []
+        assert await registry.search(question, threshold=1.0) == []
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.05, 0.2, 0.5, 0.6, 0.9, 1.0])
+async def test_ret_3_a_threshold_only_takes_hits_away(
+    open_registry: OpenRegistry, threshold: float
+) -> None:
+    """RET-3: what reaches the threshold is offered, in the order it had, whatever else is there."""
+    registry = await open_registry(embeddings="builtin")
+    await registry.sync(_FILE_TOOLS)
+    for question in [*_FITTING, *_UNFIT, "List files and book a dentist for Ann"]:
+        everything = await registry.search(question, threshold=0, k=20)
+        kept = await registry.search(question, threshold=threshold, k=20)
+        assert names(kept) == [h.tool_name for h in everything if h.relevance >= threshold]
+
+
+_NARROW = """
+weather_forecast|Weather forecast for a city and day.|Will it rain in Oslo tomorrow?
+send_email|Send an e-mail to a person.|Mail Anna that the meeting moved
+create_event|Create a calendar event.|Put lunch with Ben into my calendar
+convert_currency|Convert an amount between currencies.|How many yen are 20 dollars?
+translate_text|Translate a text to another language.|Translate good morning to French
+read_file|Read a text file from disk.|Show me what is in notes.txt
+run_sql|Run an SQL query against the database.|Query the database for last month's orders
+resize_image|Resize an image to a width and height.|Make photo.png 800 pixels wide
+stock_price|Current price of a share.|What does an Apple share cost?
+book_flight|Book a flight between two airports.|Book a flight from Paris to Rome
+find_restaurant|Find restaurants near a place.|A good Italian restaurant near the station
+play_music|Play a song or an album.|Play something by Miles Davis
+set_alarm|Set an alarm clock.|Wake me at seven
+track_parcel|Track a parcel by its number.|Where is my parcel 12345?
+search_web|Search the web for pages.|Search the web for python tutorials
+summarise_page|Summarise a web page.|Summarise the page example.org
+create_ticket|Create a support ticket.|Open a ticket about the broken printer
+git_commit|Commit staged changes to git.|Commit my changes with a message
+run_tests|Run the unit tests of a project.|Do the unit tests pass?
+lint_code|Check source code for style problems.|Check this code for style
+unzip_archive|Extract a zip archive.|Extract backup.zip
+draw_chart|Draw a chart from numbers.|Draw a bar chart of sales
+count_words|Count the words of a text.|How many words has this text?
+hash_text|Compute the SHA-256 hash of a text.|SHA-256 of hello
+generate_password|Generate a random password.|Make me a random password of 20 characters
+timezone_now|Current time in a time zone.|What time is it in Tokyo?
+dictionary_lookup|Look up the definition of a word.|Define the word serendipity
+recipe_search|Find cooking recipes by ingredient.|A recipe with leeks and potatoes
+open_ports|List open network ports of a host.|Which ports are open on the server?
+unit_converter|Convert lengths, weights and temperatures.|How many miles are 10 kilometres?
+"""
+
+
+async def test_ret_8_a_tool_for_everything_wins_no_search(open_registry: OpenRegistry) -> None:
+    """RET-8: thirty narrow tools stay in the first five; the broad one seldom comes first."""
+    narrow = [line.split("|") for line in _NARROW.strip().splitlines()]
+    assert len(narrow) == 30
+    broad = spec(
+        "run_anything",
+        "Do any task with code, files, web or data: run, read, write, search, send, convert, "
+        "compute, create, find and show anything you want.",
+    )
+    registry = await open_registry(embeddings="builtin")
+    await registry.sync([broad, *(spec(name, text) for name, text, _ in narrow)])
+    missed, won = [], []
+    for name, _, question in narrow:
+        found = names(await registry.search(question, threshold=0))
+        missed += [question] if name not in found else []
+        won += [question] if found[0] == "run_anything" else []
+    assert missed == []
+    assert len(won) <= 2, won
+
+
+class Failing(HashEmbeddings):
+    """Fails for the texts that hold a word."""
+
+    def __init__(self, word: str, error: Exception) -> None:
+        super().__init__()
+        self.word, self.error = word, error
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if any(self.word in text for text in texts):
+            raise self.error
+        return super().embed_documents(texts)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("500 Internal Server Error"), TimeoutError("timed out")]
+)
+class TestRet9:
+    """RET-9: a failed embedding is an error that says so, never an empty or half answer."""
+
+    async def test_of_a_question(self, open_registry: OpenRegistry, error: Exception) -> None:
+        embeddings: Embeddings = Failing("dentist", error)
+        registry = await open_registry(embeddings=embeddings)
+        await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+        with pytest.raises(EmbeddingError, match=str(error)):
+            await registry.search("Book a dentist")
+        assert await registry.search("Handle alpha", threshold=0)
+
+    async def test_of_one_clause(self, open_registry: OpenRegistry, error: Exception) -> None:
+        class Clause(Failing):
+            def embed_documents(self, texts: list[str]) -> list[list[float]]:
+                if texts == ["book cheap flights"]:
+                    raise self.error
+                return super().embed_documents(texts)
+
+        registry = await open_registry(embeddings=Clause("-", error))
+        await registry.sync(many_specs(7))
+        with pytest.raises(EmbeddingError, match=str(error)):
+            await registry.search("Handle alpha cases and book cheap flights")
+
+    async def test_of_a_tool(self, open_registry: OpenRegistry, error: Exception) -> None:
+        registry = await open_registry(embeddings=Failing("dentist", error))
+        tools = [*many_specs(3), spec("tooth", "Book a dentist.")]
+        report = await registry.sync(tools)
+        assert list(report.failed) == ["tooth"]
+        assert str(error) in report.failed["tooth"]
+        assert "tooth" not in names(await registry.search("Book a tooth", threshold=0))
+        assert set(stored_words(registry.database_url)) == {tool.tool_name for tool in tools[:3]}
+        assert await registry.active_states(["tooth"]) == {}
+
+
+@pytest.mark.parametrize("namespace", [None, "", "other", "%", "default' OR '1'='1"])
+def test_vec_9_a_namespace_that_is_missing_matches_nothing(
+    database_url: str, namespace: str | None
+) -> None:
+    """VEC-9: neither by vector nor by words, whatever stands in place of the namespace."""
+    with ToolRegistry(database_url, embeddings=HashEmbeddings()) as registry:
+        registry.sync(many_specs(60))
+        question = "Handle alpha case 3 and send beta case 4"
+        parts = registry._parts(question)
+        search = registry._search_statement(len(parts))
+        vectors = registry.embedder.embed_queries(parts)
+        parameters = {**search.fixed, **registry._search_parameters(parts, vectors, 5)}
+        with psycopg.connect(psycopg_url(database_url)) as connection:
+            right = connection.execute(search.sql, parameters).fetchall()  # type: ignore[arg-type]
+            wrong = connection.execute(
+                search.sql,  # type: ignore[arg-type]
+                parameters | {"namespace": namespace},
+            ).fetchall()
+    assert len(right) >= 50
+    assert wrong == []
+
+
+async def test_vec_10_odd_words_are_plain_text(open_registry: OpenRegistry) -> None:
+    """VEC-10: what breaks out of SQL is indexed and found as words, and brings no other rows."""
+    attack = "tag' = 'x' OR '1'='1' -- \\ %s %(terms)s $1 \" ; DROP TABLE secret"
+    settings = RegistrySettings(clauses=False, auto_calibrate=False)
+    registry = await open_registry(settings=settings)
+    await registry.sync(
+        [
+            spec("by_name", "One.", display_name=attack),
+            spec("by_example", "Two.", examples=(attack,)),
+            spec("by_argument", "Three.", args_schema=argument(attack, attack)),
+            *many_specs(20),
+        ]
+    )
+    hidden = await open_registry(
+        settings=RegistrySettings(namespace="hidden", auto_calibrate=False)
+    )
+    await hidden.sync([spec("hidden", attack)])
+    hits = await registry.search(attack, k=100, threshold=0)
+    assert len(hits) == 23
+    assert {hit.tool_name for hit in hits if hit.parts.words > 0} == {
+        "by_name",
+        "by_example",
+        "by_argument",
+    }
+    assert rows(registry.database_url, "SELECT count(*) > 0 FROM tool_term") == [(True,)]
