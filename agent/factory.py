@@ -74,7 +74,7 @@ def create_tool_rag_agent(
         max_steps: Model calls in one run, at least 1.
         strategy: How tools are chosen; `auto` goes by their number (`ToolRAGMiddleware`).
         usage_log: Where selections and calls are recorded: True for the log that all agents over
-            this registry share (`UsageLog.of(registry)`, closed by whoever owns the registry),
+            this registry share (`UsageLog.of(registry)`, closed with the registry),
             False for none.
         tools: Tools outside the registry, bound in every call.
         system_prompt: None for no system message.

@@ -70,15 +70,21 @@ class UsageLog:
     def of(cls, registry: RegistryBase) -> UsageLog:
         """Return the log that all agents over one registry share, with the default settings.
 
-        It writes to the registry's own database and goes with the registry object; after `close`
-        a new one is made.
+        It writes to the registry's own database, and the registry closes it when it is closed;
+        after `close` a new one is made.
         """
         with _shared.lock:
             log = _shared.logs.get(registry)
             if log is None or log.is_closed:
-                url = registry._url  # pyright: ignore[reportPrivateUsage]
-                log = _shared.logs[registry] = cls(url, registry_settings=registry.settings)
+                log = cls(registry.url, registry_settings=registry.settings)
+                _shared.logs[registry] = log
             return log
+
+    @classmethod
+    def existing(cls, registry: RegistryBase) -> UsageLog | None:
+        """Return the log of a registry if one was made."""
+        with _shared.lock:
+            return _shared.logs.get(registry)
 
     @property
     def settings(self) -> UsageSettings:

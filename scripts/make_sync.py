@@ -31,6 +31,7 @@ _NAMES = {
     "AsyncTuning": "Tuning",
     "AsyncWriting": "Writing",
     "acompress_documents": "compress_documents",
+    "aclose": "close",
     "aembed_documents": "embed_documents",
     "aembed_queries": "embed_queries",
     "aembed_query": "embed_query",

@@ -69,7 +69,6 @@ def ask(
     from agent.cli.runs import print_run, run_document, was_answered
     from agent.demo import demo_toolset
     from agent.factory import create_tool_rag_agent
-    from registry.usage_log import UsageLog
 
     output = Output()
     options = global_options(context)
@@ -80,7 +79,7 @@ def ask(
     chosen = chosen_model(model, options.environ)
     if toolset is None:
         options = options.in_namespace(DEMO_NAMESPACE)
-    with opened_registry(options, output) as registry, UsageLog.of(registry):
+    with opened_registry(options, output) as registry:
         # Made before anything is written, since it checks the options.
         agent = create_tool_rag_agent(
             chosen.model,

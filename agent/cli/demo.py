@@ -37,7 +37,6 @@ def demo(
     from agent.cli.sync import summary
     from agent.demo import DEMO_QUESTIONS, demo_toolset
     from agent.factory import create_tool_rag_agent
-    from registry.usage_log import UsageLog
 
     output = Output()
     options = global_options(context).in_namespace(DEMO_NAMESPACE)
@@ -47,7 +46,7 @@ def demo(
     chosen = chosen_model(model, options.environ)
     toolset = demo_toolset()
     failed: list[str] = []
-    with opened_registry(options, output) as registry, UsageLog.of(registry):
+    with opened_registry(options, output) as registry:
         with output.embedding_progress() as on_progress:
             report = registry.sync(toolset, on_progress=on_progress)
         categories = {spec.category for spec in toolset.specs}

@@ -98,8 +98,7 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             are searched, with the question's categories counting (`registry.strategy`).
         usage_log: Where selections and calls are recorded, off the run's path: True for the log
             that all agents over this registry share (`UsageLog.of(registry)`), False for none.
-            Whoever owns the registry closes its log before the database goes away; the end of
-            the process does it too.
+            The registry closes its log with itself; the end of the process does it too.
 
     Raises:
         ConfigurationError: An option is out of range, or a pinned name is not in the toolset.

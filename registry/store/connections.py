@@ -20,6 +20,7 @@ from registry.settings import RegistrySettings
 from registry.statements import AnyRow
 from registry.store import _runtime
 from registry.store._runtime import Connection
+from registry.usage_log import UsageLog
 
 __all__ = ["Connections"]
 
@@ -75,8 +76,10 @@ class Connections(RegistryBase):
             self._schema_fits = True
 
     def close(self) -> None:
-        """Close every connection; the registry cannot be used afterwards."""
+        """Close every connection, the usage log's too; the registry cannot be used afterwards."""
         self._closed = True
+        if (log := UsageLog.existing(self)) is not None:
+            log.close()
         self._engine.dispose()
         self._search_engine.dispose()
 

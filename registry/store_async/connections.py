@@ -19,6 +19,7 @@ from registry.settings import RegistrySettings
 from registry.statements import AnyRow
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
+from registry.usage_log import UsageLog
 
 __all__ = ["AsyncConnections"]
 
@@ -74,8 +75,10 @@ class AsyncConnections(RegistryBase):
             self._schema_fits = True
 
     async def close(self) -> None:
-        """Close every connection; the registry cannot be used afterwards."""
+        """Close every connection, the usage log's too; the registry cannot be used afterwards."""
         self._closed = True
+        if (log := UsageLog.existing(self)) is not None:
+            await log.aclose()
         await self._engine.dispose()
         await self._search_engine.dispose()
 

@@ -50,7 +50,7 @@ class TestStartAtOnce:
         log = tmp_path / "embedded"
         tools = 300
         # Slow enough that the last is there before the first is done.
-        job = Job(task="sync", url=database_url, log=log, tools=tools, delay_s=0.5)
+        job = Job(task="sync", url=database_url, log=log, tools=tools, delay_s=0.1)
         with ExitStack() as stack:
             workers = [stack.enter_context(Worker(job)) for _ in range(8)]
             results = [worker.result() for worker in workers]
