@@ -7,19 +7,31 @@ from sqlalchemy.dialects.postgresql import insert
 
 from registry.relevance import Calibration
 from registry.statements._rows import Rows
-from registry.tables import tool_calibration, tool_corpus
+from registry.tables import tool_calibration, tool_corpus, tool_learning
 
 __all__ = ["calibration_state", "store_calibration"]
 
 
 def calibration_state(namespace: str, model_id: int) -> Rows:
-    """(tools, calibrated): tools counted by the last larger sync, and when it was calibrated.
+    """(tools, calibrated, moved): tools counted by the last larger sync, and when calibrated.
 
-    `calibrated` is null where the namespace and model were never calibrated; no row means that
-    nothing was counted yet.
+    `calibrated` is null where the namespace and model were never calibrated; `moved` says that
+    learning moved vectors since. No row means that nothing was counted yet.
     """
+    moved = (
+        select(tool_learning.c.version)
+        .where(
+            tool_learning.c.namespace == namespace,
+            tool_learning.c.embedding_model_id == model_id,
+            tool_learning.c.learned_at > tool_calibration.c.calibrated_at,
+        )
+        .correlate(tool_calibration)
+        .exists()
+    )
     return (
-        select(tool_corpus.c.tools, tool_calibration.c.tools.label("calibrated"))
+        select(
+            tool_corpus.c.tools, tool_calibration.c.tools.label("calibrated"), moved.label("moved")
+        )
         .select_from(tool_corpus)
         .outerjoin(
             tool_calibration,

@@ -498,7 +498,11 @@ def undo(namespace: str, tool_name: str | None) -> Update:
 
 def mark_undone(namespace: str, *, entirely: bool) -> Update:
     """Let the next run learn anew, though no call was recorded since."""
-    values: dict[str, Any] = {"fingerprint": None, "version": tool_learning.c.version + 1}
+    values: dict[str, Any] = {
+        "fingerprint": None,
+        "version": tool_learning.c.version + 1,
+        "learned_at": func.now(),  # vectors moved: the next sync measures relevance anew
+    }
     if entirely:
         values["recorded_until"] = None
     return update(tool_learning).where(tool_learning.c.namespace == namespace).values(values)

@@ -29,7 +29,8 @@ class Searching(EmbeddingSets):
     def calibrate(self) -> CalibrationReport:
         """Measure what relevance means with this embedding model and this catalogue; no labels.
 
-        A sync does so by itself, from 20 tools on and when a fifth of them came or went.
+        A sync does so by itself, from 20 tools on, when a fifth of them came or went, and when
+        `learn` moved vectors since.
 
         Raises:
             RegistryError: Nothing is registered yet.
@@ -76,7 +77,8 @@ class Searching(EmbeddingSets):
         if state is None or state.tools < _CALIBRATED_FROM_TOOLS:
             return []
         known = state.calibrated
-        if known is not None and abs(state.tools - known) <= _STALE_SHARE * known:
+        same = known is not None and abs(state.tools - known) <= _STALE_SHARE * known
+        if same and not state.moved:
             return []
         try:
             with self._lease(f"calibrate:{self.namespace}", wait=False):

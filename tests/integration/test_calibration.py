@@ -18,6 +18,7 @@ from tests.support.catalogue import many_specs, spec
 from tests.support.command_line import Run
 from tests.support.databases import psycopg_url
 from tests.support.embeddings import HashEmbeddings
+from tests.support.usage_records import Called, record
 
 STORED = "SELECT namespace, embedding_model_id, tools, version FROM tool_calibration ORDER BY 1, 2"
 
@@ -53,6 +54,26 @@ async def test_it_is_done_again_when_a_fifth_came_or_went(open_registry: OpenReg
     await registry.sync(many_specs(20), missing="deactivate")
     assert versions(registry) == {"default": 3}
     assert stored(registry.database_url)[0][2] == 20
+
+
+async def test_it_is_done_again_when_learning_moved_vectors_or_undid_it(
+    open_registry: OpenRegistry,
+) -> None:
+    embeddings = HashEmbeddings()
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    calls = [Called(question="sum it up", tool=tools[3].tool_name, session=s) for s in "abc"]
+    record(registry.database_url, calls, embeddings)
+    await registry.sync(tools)
+    assert versions(registry) == {"default": 1}, "records alone move nothing"
+    assert (await registry.learn(force=True)).promoted
+    await registry.sync(tools)
+    await registry.sync(tools)
+    assert versions(registry) == {"default": 2}
+    await registry.unlearn()
+    await registry.sync(tools)
+    assert versions(registry) == {"default": 3}
 
 
 async def test_it_can_be_left_to_the_operator(open_registry: OpenRegistry) -> None:
