@@ -29,7 +29,7 @@ from registry.errors import (
     RegistryError,
     ToolNotFoundError,
 )
-from registry.fusion import CANDIDATES, Floats, Ranked, fuse
+from registry.fusion import CANDIDATES, Floats, Ranked, candidate_scores, fuse
 from registry.lexical import lexical_terms
 from registry.relevance import DEFAULT_THRESHOLD, Calibration, coverage, evidence, relevance
 from registry.settings import RegistrySettings
@@ -286,10 +286,8 @@ class RegistryBase:
         """Return the k best of the candidates, best first."""
         if not rows:
             return []
-        rows = sorted(rows, key=lambda row: (row["distance_0"], row["tool_name"]))
+        rows, cosine, words = candidate_scores(rows, len(parts))
         self._calibration = _calibration_of(rows[0])
-        cosine = 1.0 - _column(rows, "distance", len(parts))
-        words = _column(rows, "words", len(parts))
         ranking = fuse(
             cosine,
             words,
@@ -313,8 +311,7 @@ class RegistryBase:
         self, rows: Sequence[Mapping[str, Any]], parts: Sequence[str], spread: float
     ) -> float:
         """Return the evidence of the best hit, whatever the calibration in force."""
-        cosine = 1.0 - _column(rows, "distance", len(parts))
-        words = _column(rows, "words", len(parts))
+        rows, cosine, words = candidate_scores(rows, len(parts))
         best = fuse(cosine, words, word_weight=self.settings.word_weight, limit=1)
         return float(_evidence(rows[0], cosine[0], words[0], best, spread)[0])
 
@@ -324,10 +321,6 @@ class RegistryBase:
         return ToolNotFoundError(
             shown, namespace=self.namespace, nearest=nearest_names(shown, known)
         )
-
-
-def _column(rows: Sequence[Mapping[str, Any]], name: str, parts: int) -> Floats:
-    return np.array([[row[f"{name}_{p}"] for row in rows] for p in range(parts)], dtype=float)
 
 
 def _bonus(rows: Sequence[Mapping[str, Any]], plan: Plan) -> Floats:

@@ -12,12 +12,14 @@ thereby follows the question without a formula of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CANDIDATES", "Floats", "Ranked", "fuse"]
+__all__ = ["CANDIDATES", "Floats", "Ranked", "candidate_scores", "fuse"]
 
 Floats = NDArray[np.float64]
 
@@ -52,6 +54,26 @@ class Ranked:
     clause: int = 0
     clause_vector: float = 0.0
     clause_words: float = 0.0
+
+
+def candidate_scores(
+    rows: Iterable[Mapping[str, Any]], parts: int
+) -> tuple[list[Mapping[str, Any]], Floats, Floats]:
+    """Return the rows of a search's statement by distance and name, their cosines and BM25.
+
+    Args:
+        rows: In any order, with `distance_<p>`, `words_<p>` and `tool_name`.
+        parts: 1 for the question, 1 more for each of its clauses.
+
+    Returns:
+        The rows, and two arrays of parts by rows.
+    """
+    ordered = sorted(rows, key=lambda row: (row["distance_0"], row["tool_name"]))
+    distance, words = (
+        np.array([[row[f"{name}_{part}"] for row in ordered] for part in range(parts)], dtype=float)
+        for name in ("distance", "words")
+    )
+    return ordered, 1.0 - distance, words
 
 
 def fuse(

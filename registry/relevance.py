@@ -1,7 +1,7 @@
 """Pure: relevance of a hit, 0 to 1, which means the same for every embedding model and catalogue.
 
     strength(tool) = cosine / spread + 2 * coverage                      of every candidate
-    evidence(hit)  = best * (own * share(hit) + 2/3 - own) + mean of the five greatest / 3 + traffic
+    evidence(hit)  = best * (own * share(hit) + 2/3 - own) + mean of the five greatest / 3
     relevance(hit) = sigmoid(logit(0.6) + slope * (evidence - null - zero))
 
 Whether any tool fits at all shows in the best and in the mean of the first five far better than in
@@ -29,20 +29,16 @@ __all__ = [
     "null_evidence",
     "relevance",
     "spread_of",
-    "zero_of_calls",
 ]
 
 DEFAULT_THRESHOLD = 0.6
-ZERO = 0.25  # evidence above null at which relevance is 0.6, before calls are known
+ZERO = 0.25  # evidence above null at which relevance is 0.6
 _FIRST = 5
 _OWN = 0.2
 _COVERAGE_WEIGHT = 2.0
 _COVERAGE_SHRINK = 3.0
 _SLOPE = 0.9
-_KEEP = 0.96  # share of recorded right tools that stays at the default threshold
-_PRIOR_CALLS = 200  # so many recorded calls weigh as much as ZERO
 _LEAST_SPREAD = 0.01  # of a model whose vectors tell nothing apart
-_ZERO_RANGE = (-0.3, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +67,7 @@ def coverage(bm25: Floats, possible: float) -> Floats:
     return bm25 / (possible + _COVERAGE_SHRINK)
 
 
-def evidence(
-    cosine: Floats, covered: Floats, share: Floats, *, spread: float, traffic: float = 0.0
-) -> Floats:
+def evidence(cosine: Floats, covered: Floats, share: Floats, *, spread: float) -> Floats:
     """Return the evidence that hits answer their question.
 
     Args:
@@ -81,13 +75,11 @@ def evidence(
         covered: Of every candidate, as `coverage` gives it.
         share: Of each hit: its ranking score as a share of the first hit's, 0 to 1.
         spread: The model's.
-        traffic: Inner product of the question with the mean of those answered here; 0 before
-            anything was learnt.
     """
     strength = cosine / spread + _COVERAGE_WEIGHT * covered
     greatest = np.sort(strength)[-_FIRST:]
     best, mean = greatest[-1], greatest.mean()
-    return best * (_OWN * share + 2 / 3 - _OWN) + mean / 3 + traffic / spread
+    return best * (_OWN * share + 2 / 3 - _OWN) + mean / 3
 
 
 def relevance(found: Floats, by: Calibration) -> Floats:
@@ -105,19 +97,3 @@ def spread_of(questions: Floats, tools: Floats) -> float:
 def null_evidence(first: Sequence[float]) -> float:
     """Return a catalogue's null from the evidence of the anchors' first hits."""
     return float(np.median(first))
-
-
-def zero_of_calls(standing: Sequence[float]) -> float:
-    """Return `zero`, moved from its prior towards what recorded calls ask for.
-
-    Args:
-        standing: Evidence above null of called tools, one a call that the vectors have not
-            learnt from: others stand too high.
-    """
-    if not standing:
-        return ZERO
-    # Recorded calls passed the threshold then in force: without the bounds, each calibration
-    # would raise it a little more.
-    asked = float(np.quantile(standing, 1 - _KEEP))
-    share = len(standing) / (len(standing) + _PRIOR_CALLS)
-    return min(max((1 - share) * ZERO + share * asked, _ZERO_RANGE[0]), _ZERO_RANGE[1])

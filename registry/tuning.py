@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from registry.errors import ConfigurationError
 from registry.evaluation import Comparison, EvaluationQuestion, Outcome, compare
 from registry.evaluation.metrics import ranks_of, recall_at
-from registry.fusion import CANDIDATES, Floats, fuse
+from registry.fusion import CANDIDATES, Floats, candidate_scores, fuse
 from registry.settings import RegistrySettings
 
 __all__ = [
@@ -137,17 +137,12 @@ def asked_question(
         parts: 1 for the question, 1 more for each of its clauses.
         bonus_of: Category to what a route gains it; 0 for those that are missing.
     """
-    rows = sorted(rows, key=lambda row: (row["distance_0"], row["tool_name"]))
-
-    def table(name: str) -> Floats:
-        columns = [[row[f"{name}_{part}"] for row in rows] for part in range(parts)]
-        return np.array(columns, dtype=float)
-
+    rows, cosine, words = candidate_scores(rows, parts)
     return AskedQuestion(
         question=question,
         names=tuple(row["tool_name"] for row in rows),
-        cosine=1.0 - table("distance"),
-        bm25=table("words"),
+        cosine=cosine,
+        bm25=words,
         bonus=np.array([bonus_of.get(row["category"], 0.0) for row in rows], dtype=float),
     )
 
