@@ -10,27 +10,41 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.factory import create_tool_rag_agent
+    from agent.guarding.policy import ToolPolicy
+    from agent.history import HistoryBudget, HistoryCut
+    from agent.limits import ModelPrice, RunLimits, StopReason, ThreadLimits
+    from agent.middleware.history import HistoryMiddleware
     from agent.middleware.run_limits import RunLimitsMiddleware
+    from agent.middleware.tool_guard import ToolGuardMiddleware
     from agent.middleware.tool_rag import ToolRAGMiddleware
     from agent.result import (
         OfferedTool,
         RunResult,
         Step,
-        StopReason,
         TokenUsage,
         ToolCallResult,
         aask,
         ask,
     )
+    from agent.spending import LimitMet
 
 __all__ = [
+    "HistoryBudget",
+    "HistoryCut",
+    "HistoryMiddleware",
+    "LimitMet",
+    "ModelPrice",
     "OfferedTool",
+    "RunLimits",
     "RunLimitsMiddleware",
     "RunResult",
     "Step",
     "StopReason",
+    "ThreadLimits",
     "TokenUsage",
     "ToolCallResult",
+    "ToolGuardMiddleware",
+    "ToolPolicy",
     "ToolRAGMiddleware",
     "aask",
     "ask",
@@ -38,13 +52,22 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "HistoryBudget": "history",
+    "HistoryCut": "history",
+    "HistoryMiddleware": "middleware.history",
+    "LimitMet": "spending",
+    "ModelPrice": "limits",
     "OfferedTool": "result",
+    "RunLimits": "limits",
     "RunLimitsMiddleware": "middleware.run_limits",
     "RunResult": "result",
     "Step": "result",
-    "StopReason": "result",
+    "StopReason": "limits",
+    "ThreadLimits": "limits",
     "TokenUsage": "result",
     "ToolCallResult": "result",
+    "ToolGuardMiddleware": "middleware.tool_guard",
+    "ToolPolicy": "guarding.policy",
     "ToolRAGMiddleware": "middleware.tool_rag",
     "aask": "result",
     "ask": "result",

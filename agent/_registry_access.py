@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from registry.base import RegistryBase
 from registry.embedding import Embedder
-from registry.errors import ConfigurationError
+from registry.errors import ConfigurationError, ToolNotFoundError
 from registry.types import ToolSelection
 from registry.usage_log import UsageLog
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from registry.store import ToolRegistry
     from registry.store_async import AsyncToolRegistry
     from registry.strategy import Strategy
-    from registry.types import ToolHit
+    from registry.types import ToolHit, ToolRecord
 
 __all__ = ["RegistryAccess", "SelectOptions"]
 
@@ -31,7 +31,7 @@ class SelectOptions(TypedDict):
 
 
 class RegistryAccess:
-    """The two questions an agent asks its registry, each for sync and for async runs.
+    """What an agent asks its registry, each for sync and for async runs.
 
     Args:
         registry: A sync registry serves both kinds of run (in a worker thread for async ones);
@@ -113,6 +113,34 @@ class RegistryAccess:
         if self._is_async:
             return await cast("AsyncToolRegistry", self._registry).active_states(names)
         return await asyncio.to_thread(self._sync().active_states, names)
+
+    def record(self, tool_name: str | None) -> ToolRecord | None:
+        """Return a registered tool, active or not; None where there is none, or no name.
+
+        Raises:
+            ConfigurationError: The registry is an async one.
+            RegistryError: The registry does not answer.
+        """
+        if tool_name is None or not hasattr(self._registry, "get"):
+            return None
+        try:
+            return self._sync().get(tool_name)
+        except ToolNotFoundError:
+            return None
+
+    async def arecord(self, tool_name: str | None) -> ToolRecord | None:
+        """Like `record`, for async runs."""
+        if tool_name is None:
+            return None
+        if not self._is_async:
+            return await asyncio.to_thread(self.record, tool_name)
+        registry = cast("AsyncToolRegistry", self._registry)
+        if not hasattr(registry, "get"):  # a stand-in that only searches
+            return None
+        try:
+            return await registry.get(tool_name)
+        except ToolNotFoundError:
+            return None
 
     def _sync(self) -> ToolRegistry:
         if self._is_async:

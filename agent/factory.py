@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain.agents import create_agent
@@ -15,7 +15,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
+from agent.guarding.policy import ToolPolicy
+from agent.history import HistoryBudget
+from agent.limits import RunLimits, check_priced
+from agent.middleware._limited_calls import model_name
+from agent.middleware.history import HistoryMiddleware
 from agent.middleware.run_limits import RunLimitsMiddleware
+from agent.middleware.tool_guard import ToolGuardMiddleware
 from agent.middleware.tool_rag import ToolRAGMiddleware
 from agent.selection import OnNoMatch
 from registry.errors import ConfigurationError
@@ -49,7 +55,10 @@ def create_tool_rag_agent(
     pinned: Sequence[str] = (),
     on_no_match: OnNoMatch = "answer",
     max_offered: int = 32,
-    max_steps: int = 10,
+    limits: RunLimits = RunLimits(),  # noqa: B008 (frozen)
+    history: HistoryBudget | None = HistoryBudget(),  # noqa: B008 (frozen)
+    default_policy: ToolPolicy = ToolPolicy(),  # noqa: B008 (frozen)
+    policies: Mapping[str, ToolPolicy] | None = None,
     strategy: Strategy = "auto",
     usage_log: UsageLog | bool = True,
     tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] = (),
@@ -71,7 +80,10 @@ def create_tool_rag_agent(
         on_no_match: When no hit reaches the threshold, answer without new tools (`answer`) or
             offer the best hit (`best_hit`).
         max_offered: Tools offered in a thread at a time, 1 to 128.
-        max_steps: Model calls in one run, at least 1.
+        limits: Steps, tool calls, tokens, cost and time of a run, and of a thread.
+        history: How much of a long conversation the model is sent; None for all of it.
+        default_policy: Timeout, result cap, retries and more of every tool's calls.
+        policies: The same for single tools, by model-facing name.
         strategy: How tools are chosen; `auto` goes by their number (`ToolRAGMiddleware`).
         usage_log: Where selections and calls are recorded: True for the log that all agents over
             this registry share (`UsageLog.of(registry)`, closed with the registry),
@@ -84,12 +96,15 @@ def create_tool_rag_agent(
         name: Of the compiled graph.
 
     Raises:
-        ConfigurationError: The model cannot be used, or an option is out of range.
-        RunLimitError: `max_steps` is below 1.
+        ConfigurationError: The model cannot be used, an option is out of range, or a policy is
+            given for a name that is no tool's.
+        RunLimitError: `limits.prices` lacks the model.
     """
     chat_model = _chat_model(model)
+    check_priced(limits.prices, model_name(chat_model))
     own: list[AgentMiddleware[Any, Any, Any]] = [
-        RunLimitsMiddleware(max_steps=max_steps),
+        RunLimitsMiddleware(limits),
+        *([] if history is None else [HistoryMiddleware(history)]),
         ToolRAGMiddleware(
             registry,
             toolset,
@@ -100,6 +115,11 @@ def create_tool_rag_agent(
             max_offered=max_offered,
             strategy=strategy,
             usage_log=usage_log,
+        ),
+        ToolGuardMiddleware(
+            default=default_policy,
+            policies=policies,
+            known_names={*_tool_names(toolset, tools, middleware)},
         ),
     ]
     agent = create_agent(
@@ -112,8 +132,24 @@ def create_tool_rag_agent(
         name=name,
     )
     return agent.with_config(
-        recursion_limit=_recursion_limit(max_steps, middleware_count=len(own) + len(middleware))
+        recursion_limit=_recursion_limit(
+            limits.max_steps, middleware_count=len(own) + len(middleware)
+        )
     )
+
+
+def _tool_names(
+    toolset: Toolset,
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]],
+    middleware: Sequence[AgentMiddleware[Any, Any, Any]],
+) -> Iterator[str]:
+    yield from (spec.tool_name for spec in toolset.specs)
+    own: list[Any] = [*tools, *(tool for item in middleware for tool in getattr(item, "tools", ()))]
+    for tool in own:
+        if isinstance(tool, BaseTool):
+            yield tool.name
+        elif not isinstance(tool, dict):
+            yield getattr(tool, "__name__", "")
 
 
 def _recursion_limit(max_steps: int, *, middleware_count: int) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 from uuid import uuid4
 
@@ -19,7 +18,10 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 
+from agent.history import HistoryCut
+from agent.limits import StopReason
 from agent.selection import Offer
+from agent.spending import LimitMet, Spent, reported_tokens
 from registry.errors import ConfigurationError, InvalidQueryError
 from registry.text import is_unicode
 
@@ -36,15 +38,6 @@ __all__ = [
 ]
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
-
-
-class StopReason(StrEnum):
-    """Why a run ended."""
-
-    ANSWERED = "answered"
-    STEP_LIMIT = "step_limit"
-    EMPTY_ANSWER = "empty_answer"
-    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +78,24 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """Tokens of all model calls of a run, as reported; 0 when the model reports none."""
+    """Tokens of all model calls of a run, and what they cost.
+
+    Attributes:
+        input_tokens: Of the prompts.
+        output_tokens: Of the replies.
+        total_tokens: Of both.
+        cached_input_tokens: Those of the prompts that the provider's cache held.
+        cost: In the currency of `RunLimits.prices`; None without prices.
+        is_estimated: The model did not report all of it. Without `RunLimitsMiddleware` nothing is
+            estimated, and unreported tokens count 0.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int = 0
+    cached_input_tokens: int = 0
+    cost: float | None = None
+    is_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +103,17 @@ class RunResult:
     """Everything a run did.
 
     Attributes:
-        answer: The last reply's text; at the step limit, the sentence that says so.
+        answer: The last reply's text. It answers the question only if `stop_reason` says so: at
+            a limit it is the summary (`is_summary`), or the sentence that tells of the limit.
         steps: Model calls that asked for tools, in order.
         offered_tools: What the thread was offered at the end, in the order bound.
         stop_reason: Why the run ended.
+        limit: The limit that ended the run, if one did.
+        is_summary: The answer is what the model summed up at a limit.
         usage: Tokens of this run alone.
         messages: Of this run alone, from the question on.
         structured_response: With a `response_format`, the parsed answer.
+        history_cut: What of the thread the last model call was not sent; None where it had all.
     """
 
     answer: str
@@ -113,6 +123,16 @@ class RunResult:
     usage: TokenUsage
     messages: tuple[AnyMessage, ...]
     structured_response: Any = None
+    limit: LimitMet | None = None
+    is_summary: bool = False
+    history_cut: HistoryCut | None = None
+
+    @property
+    def findings(self) -> tuple[ToolCallResult, ...]:
+        """The tool calls that succeeded, in order: what a run that was stopped had found."""
+        return tuple(
+            call for step in self.steps for call in step.tool_calls if call.status == "success"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; what is no JSON becomes its text."""
@@ -139,11 +159,10 @@ class RunResult:
                 for tool in self.offered_tools
             ],
             "stop_reason": self.stop_reason.value,
-            "usage": {
-                "input_tokens": self.usage.input_tokens,
-                "output_tokens": self.usage.output_tokens,
-                "total_tokens": self.usage.total_tokens,
-            },
+            "limit": None if self.limit is None else asdict(self.limit),
+            "is_summary": self.is_summary,
+            "usage": asdict(self.usage),
+            "history_cut": None if self.history_cut is None else asdict(self.history_cut),
             "messages": messages_to_dict(self.messages),
             "structured_response": self.structured_response,
         }
@@ -198,6 +217,7 @@ def read_run(output: Mapping[str, Any], *, question_id: str | None = None) -> Ru
     messages = _messages_of_run(output["messages"], question_id)
     structured = output.get("structured_response")
     answer = _answer(messages)
+    limit_met = cast("Mapping[str, Any]", output.get("limit_met") or {})
     if output.get("__interrupt__"):
         reason = StopReason.INTERRUPTED
     elif output.get("stop_reason"):
@@ -211,9 +231,12 @@ def read_run(output: Mapping[str, Any], *, question_id: str | None = None) -> Ru
         steps=_steps(messages),
         offered_tools=_offered(cast("list[Offer]", output.get("offered_tools") or [])),
         stop_reason=reason,
-        usage=_usage(messages),
+        usage=_usage(output, messages),
         messages=tuple(messages),
         structured_response=structured,
+        limit=_limit(reason, limit_met),
+        is_summary=bool(limit_met.get("is_summarised")),
+        history_cut=HistoryCut.from_state(output.get("history_cut")),
     )
 
 
@@ -289,16 +312,33 @@ def _offered(offers: Sequence[Offer]) -> tuple[OfferedTool, ...]:
     )
 
 
-def _usage(messages: Sequence[AnyMessage]) -> TokenUsage:
+def _limit(reason: StopReason, met: Mapping[str, Any]) -> LimitMet | None:
+    if not met:
+        return None
+    return LimitMet(reason=reason, name=met["name"], allowed=met["allowed"], scope=met["scope"])
+
+
+def _usage(output: Mapping[str, Any], messages: Sequence[AnyMessage]) -> TokenUsage:
+    if "run_spent" in output:
+        spent = Spent.from_state(output["run_spent"])
+        return TokenUsage(
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            total_tokens=spent.total_tokens,
+            cached_input_tokens=spent.cached_input_tokens,
+            cost=spent.cost,
+            is_estimated=spent.is_estimated,
+        )
     reported = [
-        message.usage_metadata
+        tokens
         for message in messages
-        if isinstance(message, AIMessage) and message.usage_metadata
+        if isinstance(message, AIMessage) and (tokens := reported_tokens(message.usage_metadata))
     ]
     return TokenUsage(
-        input_tokens=sum(usage["input_tokens"] for usage in reported),
-        output_tokens=sum(usage["output_tokens"] for usage in reported),
-        total_tokens=sum(usage["total_tokens"] for usage in reported),
+        input_tokens=sum(tokens.input_tokens for tokens in reported),
+        output_tokens=sum(tokens.output_tokens for tokens in reported),
+        total_tokens=sum(tokens.total_tokens for tokens in reported),
+        cached_input_tokens=sum(tokens.cached_input_tokens for tokens in reported),
     )
 
 

@@ -11,7 +11,16 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 from registry.text import model_facing_description
 from registry.types import ToolHit, ToolSpec
 
-__all__ = ["MAX_BOUND_TOOLS", "Offer", "OnNoMatch", "Selection", "fit", "pinned_offer", "select"]
+__all__ = [
+    "MAX_BOUND_TOOLS",
+    "Offer",
+    "OnNoMatch",
+    "Selection",
+    "fit",
+    "late_offer",
+    "pinned_offer",
+    "select",
+]
 
 MAX_BOUND_TOOLS = 128  # OpenAI refuses a request with more
 
@@ -28,6 +37,7 @@ class Offer(TypedDict):
         relevance: 0 to 1, of the last search that found it; None for a pinned tool never found.
         pinned: Bound whatever is searched, and never dropped.
         requires_approval: A person must agree before a call.
+        read_only: The registry says that a call changes nothing, so it may be tried again.
         active: Whether the registry had it active at the start of the run.
         turn: Number of the run in this thread whose search last found it, from 1.
     """
@@ -38,6 +48,7 @@ class Offer(TypedDict):
     relevance: float | None
     pinned: bool
     requires_approval: bool
+    read_only: bool
     active: bool
     turn: int
 
@@ -150,9 +161,20 @@ def pinned_offer(spec: ToolSpec) -> Offer:
         relevance=None,
         pinned=True,
         requires_approval=spec.requires_approval,
+        read_only=spec.read_only,
         active=True,
         turn=0,
     )
+
+
+def late_offer(spec: ToolSpec, *, turn: int) -> Offer:
+    """Return the offer of a registered tool that the model called without having it.
+
+    Args:
+        spec: Of the registry.
+        turn: Number of this run in its thread, from 1.
+    """
+    return {**pinned_offer(spec), "pinned": False, "turn": turn}
 
 
 def _kept(offer: Offer, pin: Offer | None, states: Mapping[str, bool]) -> Offer:
@@ -174,6 +196,7 @@ def _found(hit: ToolHit, pin: Offer | None, turn: int) -> Offer:
         relevance=float(hit.relevance),
         pinned=pin is not None,
         requires_approval=hit.requires_approval or (pin is not None and pin["requires_approval"]),
+        read_only=hit.read_only,
         active=True,
         turn=turn,
     )

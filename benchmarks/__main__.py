@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import concurrency, exactness, learning, retrieval, routing, scale
+from benchmarks import (
+    concurrency,
+    exactness,
+    explain,
+    learning,
+    relevance,
+    retrieval,
+    routing,
+    scale,
+)
 
 BENCHMARKS = {
     "scale": scale.main,
     "retrieval": retrieval.main,
+    "relevance": relevance.main,
     "routing": routing.main,
     "learning": learning.main,
+    "explain": explain.main,
     "concurrency": concurrency.main,
     "exactness": exactness.main,
 }

@@ -67,14 +67,14 @@ class Captured:
     def __init__(self, registry: ToolRegistry, questions: Sequence[str]) -> None:
         registry.open()
         settings = registry._search_settings(K)
-        self.settings = settings.sql, dict(settings.fixed)
+        self.settings = settings.sql.encode(), settings.values({})
         self._searches: dict[str, tuple[str, dict[str, Any]]] = {}
         for question in questions:
             parts = registry._parts(question)
             vectors = registry.embedder.embed_queries(parts)
             search = registry._search_statement(len(parts))
             bound = registry._search_parameters(parts, vectors, K)
-            self._searches[question] = search.sql, {**search.fixed, **bound}
+            self._searches[question] = search.sql.encode(), search.values(bound)
 
     def search(self, question: str) -> tuple[Any, Any]:
         return self._searches[question]
@@ -82,11 +82,11 @@ class Captured:
     @property
     def session_settings(self) -> tuple[Any, Any]:
         sql, parameters = self.settings
-        return sql, {name: False if value is True else value for name, value in parameters.items()}
+        return sql, [False if value is True else value for value in parameters]
 
 
 def bare_search(url: str, captured: Captured, *, one_trip: bool) -> Search:
-    connection = psycopg.connect(dsn(url), autocommit=True)
+    connection = psycopg.connect(dsn(url), autocommit=True, cursor_factory=psycopg.RawCursor)
     if one_trip:
         connection.execute(*captured.session_settings)
         return lambda question: connection.execute(*captured.search(question)).fetchall()
@@ -104,7 +104,9 @@ def bare_search(url: str, captured: Captured, *, one_trip: bool) -> Search:
 
 
 async def bare_search_async(url: str, captured: Captured, *, one_trip: bool) -> AsyncSearch:
-    connection = await psycopg.AsyncConnection.connect(dsn(url), autocommit=True)
+    connection = await psycopg.AsyncConnection.connect(
+        dsn(url), autocommit=True, cursor_factory=psycopg.AsyncRawCursor
+    )
     if one_trip:
         await connection.execute(*captured.session_settings)
 

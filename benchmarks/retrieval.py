@@ -52,10 +52,16 @@ _DATABASE = "retrieval"
 
 
 class KeptEmbeddings(LocalEmbeddings):
-    """The built-in model, which remembers what it embedded, also in a file."""
+    """The built-in model, which remembers what it embedded, also in a file.
 
-    def __init__(self, file: Path | None) -> None:
+    Args:
+        name: Of the file, kept in TOOLRAG_BENCH_FOLDER where that is set.
+    """
+
+    def __init__(self, name: str = "retrieval_vectors") -> None:
         super().__init__()
+        folder = os.environ.get("TOOLRAG_BENCH_FOLDER")
+        file = None if folder is None else Path(folder) / f"{name}.npz"
         self._file = file
         self._known: dict[str, list[float]] = {}
         if file is not None and file.exists():
@@ -66,13 +72,29 @@ class KeptEmbeddings(LocalEmbeddings):
         digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         missing = {d: t for d, t in zip(digests, texts, strict=True) if d not in self._known}
         if missing:
-            vectors = super().embed_documents(list(missing.values()))
+            vectors = self.embed_anew(list(missing.values()))
             self._known |= zip(missing, vectors, strict=True)
         return [self._known[digest] for digest in digests]
+
+    def embed_anew(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of texts that are not known yet."""
+        return super().embed_documents(texts)
+
+    def embedder(self) -> Embedder:
+        """Return it with the built-in model's identity."""
+        builtin = Embedder.resolve("builtin")
+        return Embedder(
+            self,
+            name=builtin.name,
+            revision=builtin.revision,
+            dimensions=builtin.dimensions,
+            threshold=builtin.threshold,
+        )
 
     def keep(self) -> None:
         """Write the file."""
         if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
             vectors = np.array(list(self._known.values()), np.float32)
             np.savez(self._file, texts=np.array(list(self._known)), vectors=vectors)
 
@@ -176,14 +198,6 @@ def _times(sides: dict[str, Side], parts: Sequence[int]) -> dict[str, float]:
     return figures
 
 
-def no_tool_fits(url: str, embedder: Embedder) -> dict[str, Any]:
-    """Return how many of the questions that no tool fits get none."""
-    questions = [q["query"] for q in rows("metatool/queries_no_tool") if is_held_out(q["id"])]
-    with ToolRegistry(url, embeddings=embedder) as registry:
-        empty = [not registry.search(question, k=K) for question in questions]
-    return {"questions": len(questions), "no_tool_offered_pct": _percent(empty)}
-
-
 class Databases:
     """Makes the registry of a set, alone or among the catalogue's tools."""
 
@@ -237,21 +251,10 @@ class Databases:
 
 
 @contextmanager
-def prepare() -> Generator[tuple[Databases, Embedder]]:
-    """Yield a server of this run's own, and the built-in model."""
-    folder = os.environ.get("TOOLRAG_BENCH_FOLDER")
-    kept = None if folder is None else Path(folder) / "retrieval_vectors.npz"
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-    builtin = Embedder.resolve("builtin")
-    embeddings = KeptEmbeddings(kept)
-    embedder = Embedder(
-        embeddings,
-        name=builtin.name,
-        revision=builtin.revision,
-        dimensions=builtin.dimensions,
-        threshold=builtin.threshold,
-    )
+def prepare(embeddings: KeptEmbeddings | None = None) -> Generator[tuple[Databases, Embedder]]:
+    """Yield a server of this run's own, and the built-in model or another one."""
+    embeddings = embeddings or KeptEmbeddings()
+    embedder = embeddings.embedder()
     with (
         tempfile.TemporaryDirectory() as data,
         LocalPostgres(f"{data}/data", settings=MEMORY) as server,
@@ -289,8 +292,6 @@ def main(sets: Sequence[str] = SETS) -> None:
             url = databases.alone(tools)
             of_set["alone"] = measure(name, url, embedder)
             print(table_row(name, of_set["alone"]), file=sys.stderr, flush=True)
-            if name == "metatool":
-                of_set["no_tool_fits"] = no_tool_fits(url, embedder)
             url = databases.among_the_catalogue(tools)
             of_set["among_the_catalogue"] = measure(name, url, embedder)
             row = table_row(f"{name}, among the catalogue", of_set["among_the_catalogue"])

@@ -250,4 +250,244 @@ ANCHORS: tuple[tuple[str, str], ...] = (
         "Earthquake feed. Recent earthquakes with magnitude and place.",
         "Did the ground shake in Japan today?",
     ),
+    (
+        "Train timetable. Connections between two stations with departure times and changes.",
+        "When does the last train to Basel leave?",
+    ),
+    (
+        "Car rental. Finds and books rental cars at a place for given dates.",
+        "I need a small car in Malaga for a week.",
+    ),
+    (
+        "Restaurant reservation. Books a table for a number of guests at a time.",
+        "Table for six on Friday evening, somewhere Italian.",
+    ),
+    (
+        "Food delivery order. Orders dishes from a restaurant to an address.",
+        "Get me two margheritas to the office.",
+    ),
+    (
+        "Air quality. Concentration of ozone and particles at a place.",
+        "Is it safe to jog along the ring road today?",
+    ),
+    (
+        "Tide table. Times of high and low water at a coast.",
+        "When is low tide in Saint-Malo?",
+    ),
+    (
+        "Hiking trails. Finds walking routes by length, height and region.",
+        "An easy walk of two hours near Innsbruck?",
+    ),
+    (
+        "Parking spaces. Free places and prices of car parks in a city.",
+        "Where can I leave the car near the opera?",
+    ),
+    (
+        "Visa requirements. Entry rules for travellers by nationality and destination.",
+        "Does a Brazilian need papers to enter Vietnam?",
+    ),
+    (
+        "Fuel prices. Compares prices of petrol stations nearby.",
+        "Where is diesel cheapest around here?",
+    ),
+    (
+        "Spreadsheet write cell. Writes a value or formula into a cell of a sheet.",
+        "Put the total into B12.",
+    ),
+    (
+        "Chart drawing. Draws a line, bar or pie chart from a table.",
+        "Show the turnover of each region as bars.",
+    ),
+    (
+        "Convert document. Converts files between Word, PDF, HTML and Markdown.",
+        "I need this letter as a PDF.",
+    ),
+    (
+        "OCR. Reads the text out of a scanned page or photo.",
+        "What is written on this receipt?",
+    ),
+    (
+        "Spelling check. Finds mistakes of spelling and grammar in a text.",
+        "Are there typos in my application?",
+    ),
+    (
+        "Plagiarism check. Compares a text with published sources.",
+        "Did he copy this essay from somewhere?",
+    ),
+    (
+        "Electronic signature. Sends a document to people who have to sign it.",
+        "Let both partners sign the lease.",
+    ),
+    (
+        "Meeting minutes. Writes down who said what from a recording.",
+        "What did we agree on in yesterday's call?",
+    ),
+    (
+        "Send text message. Sends an SMS to a telephone number.",
+        "Text Tom that I'm late.",
+    ),
+    (
+        "Video call. Starts a video conference and invites people.",
+        "Ring grandma with the camera on.",
+    ),
+    (
+        "Chat channel post. Posts a message into a channel of the team's chat.",
+        "Tell everyone in general that lunch is here.",
+    ),
+    (
+        "Contact search. Finds telephone numbers and addresses in the address book.",
+        "What's the plumber's number?",
+    ),
+    (
+        "Task list add. Adds a task with a due date to a to-do list.",
+        "Don't let me forget to renew the passport.",
+    ),
+    (
+        "Note search. Finds notes by words and tags.",
+        "Where did I write down the wifi password for the cabin?",
+    ),
+    (
+        "Bank transfer. Sends money to an account.",
+        "Pay the rent to Mr Keller.",
+    ),
+    (
+        "Account statement. Lists transactions and the balance of a bank account.",
+        "How much did I spend on groceries last month?",
+    ),
+    (
+        "Loan calculator. Monthly rate of a loan by amount, interest and duration.",
+        "What would 250,000 over 20 years cost me each month?",
+    ),
+    (
+        "Tax return. Estimates income tax and collects deductible expenses.",
+        "Can I deduct my desk at home?",
+    ),
+    (
+        "Insurance claim. Reports damage to an insurer.",
+        "A stone cracked my windscreen.",
+    ),
+    (
+        "Expense report. Collects receipts of a business trip for refund.",
+        "I want the taxi from Tuesday back.",
+    ),
+    (
+        "Stock level. Quantity of an article in each warehouse.",
+        "Do we still have the blue mugs?",
+    ),
+    (
+        "Purchase order. Orders goods from a supplier.",
+        "Get another thousand screws from Bolt Inc.",
+    ),
+    (
+        "Leave request. Asks for days off and shows what remains.",
+        "I'd like to be away the week after Easter.",
+    ),
+    (
+        "Shift plan. Shows and changes who works when.",
+        "Who is on duty on Sunday night?",
+    ),
+    (
+        "Ticket reply. Answers a customer's support request.",
+        "Write to her that the refund is on its way.",
+    ),
+    (
+        "Sales pipeline. Open deals with value, stage and probability.",
+        "Which contracts might we close this quarter?",
+    ),
+    (
+        "Run tests. Executes the test suite of a project and returns failures.",
+        "Is the build green?",
+    ),
+    (
+        "Deploy release. Rolls a version out to an environment.",
+        "Ship 2.4 to production.",
+    ),
+    (
+        "Log search. Searches log lines of services by time and words.",
+        "Any time-outs in checkout since midnight?",
+    ),
+    (
+        "DNS record update. Changes an address record of a domain.",
+        "Point shop.example.org to the new machine.",
+    ),
+    (
+        "Create pull request. Proposes the changes of a branch for review.",
+        "Put my branch up for review.",
+    ),
+    (
+        "Rotate key. Replaces an access key by a new one.",
+        "Somebody leaked our token, change it.",
+    ),
+    (
+        "Symptom checker. Possible causes of complaints and how urgent they are.",
+        "My ear has hurt since the flight.",
+    ),
+    (
+        "Doctor appointment. Books a visit at a surgery.",
+        "I need to have my back looked at next week.",
+    ),
+    (
+        "Sleep statistics. Duration and phases of sleep from a wearable.",
+        "Did I rest well this week?",
+    ),
+    (
+        "Poison information. What to do after swallowing a substance or plant.",
+        "The dog ate a lily, what now?",
+    ),
+    (
+        "Plant identification. Names a plant in a photo and how to care for it.",
+        "What is this yellow flower in my garden?",
+    ),
+    (
+        "Pet adoption. Animals in shelters that look for a home.",
+        "We'd like to give an old cat a home.",
+    ),
+    (
+        "Poem writer. Writes verses about a subject in a form.",
+        "A limerick for my boss's farewell, please.",
+    ),
+    (
+        "Chess analysis. Rates a position and suggests moves.",
+        "Was taking the bishop a mistake?",
+    ),
+    (
+        "Quiz questions. Returns questions with answers by subject and difficulty.",
+        "Something tricky about capitals for game night.",
+    ),
+    (
+        "Museum objects. Searches collections for works, artists and periods.",
+        "Where do Vermeer's paintings hang?",
+    ),
+    (
+        "Concert tickets. Events of an artist or place with prices.",
+        "Is Adele coming to Munich this year?",
+    ),
+    (
+        "Lyrics search. Finds songs by a line of text.",
+        "Which song goes we all live in a yellow something?",
+    ),
+    (
+        "Dictionary. Meaning, origin and synonyms of a word.",
+        "What does defenestration mean?",
+    ),
+    (
+        "Periodic table. Properties of chemical elements.",
+        "How dense is tungsten?",
+    ),
+    (
+        "Statistics test. Compares two samples and returns the p-value.",
+        "Is the difference between both groups real?",
+    ),
+    (
+        "Satellite images. Pictures of an area from orbit by date.",
+        "How much forest was lost there since 2010?",
+    ),
+    (
+        "Matrix product. Multiplies two matrices.",
+        "Multiply these two tables of numbers.",
+    ),
+    (
+        "Door lock. Locks or unlocks a door.",
+        "Did I close up when I left? If not, do it.",
+    ),
 )

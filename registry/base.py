@@ -29,12 +29,20 @@ from registry.errors import (
     RegistryError,
     ToolNotFoundError,
 )
-from registry.fusion import CANDIDATES, Floats, Ranked, candidate_scores, fuse
+from registry.fusion import CANDIDATES, Flags, Floats, Ranked, candidate_scores, fuse
 from registry.lexical import lexical_terms
-from registry.relevance import DEFAULT_THRESHOLD, Calibration, coverage, evidence, relevance
+from registry.relevance import (
+    DEFAULT_THRESHOLD,
+    FIRST,
+    Calibration,
+    Scale,
+    coverage,
+    evidence,
+    relevance,
+)
 from registry.settings import RegistrySettings
 from registry.statements import AnyRow, DriverStatement
-from registry.strategy import Plan
+from registry.strategy import Plan, StrategyLimits
 from registry.text import nearest_names, text_hash
 from registry.types import EmbeddingModel, EmbeddingModelRecord, ScoreParts, ToolHit, ToolSpec
 
@@ -61,8 +69,10 @@ _HIT_FIELDS = (
     "origin",
     "requires_approval",
     "read_only",
+    "fallback",
     "version",
 )
+COUNTED = StrategyLimits().counted
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
 NO_INDEX_FOR_SIZE = (
     f"vectors of more than {statements.MAX_INDEXED_DIMENSIONS} dimensions have no index; "
@@ -93,7 +103,7 @@ class RegistryBase:
         )
         self._model: tuple[int, EmbeddingModel] | None = None
         self._other_serving: int | None = None  # set that serves, seen and known to be no news
-        self._searches: dict[tuple[int, int, bool], DriverStatement] = {}
+        self._searches: dict[tuple[int, int, bool, bool], DriverStatement] = {}
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
@@ -227,11 +237,13 @@ class RegistryBase:
         question = checked_question(query)
         return [question, *(clauses(question) if self.settings.clauses else ())]
 
-    def _search_statement(self, parts: int, *, explained: bool = False) -> DriverStatement:
+    def _search_statement(
+        self, parts: int, *, vectors: bool = True, explained: bool = False
+    ) -> DriverStatement:
         """Return the search of the model in use for a number of parts, built once."""
         assert self._model is not None
         model_id, model = self._model
-        key = (model_id, parts, explained)
+        key = (model_id, parts, vectors, explained)
         if key not in self._searches:
             self._searches[key] = DriverStatement.of(
                 statements.search_candidates(
@@ -239,13 +251,16 @@ class RegistryBase:
                     model.dimensions,
                     parts=parts,
                     words=self.settings.word_weight > 0,
+                    vectors=vectors,
                     explained=explained,
                 )
             )
         return self._searches[key]
 
     def _search_settings(self, k: int) -> DriverStatement:
-        ef_search = min(MAX_K, max(self.settings.ef_search, 2 * max(k, CANDIDATES)))
+        # The same for all usual k: what comes first does not depend on how much is asked for.
+        least = 2 * CANDIDATES if k <= CANDIDATES else 4 * k
+        ef_search = min(MAX_K, max(self.settings.ef_search, least))
         if ef_search not in self._settings_statements:
             self._settings_statements[ef_search] = DriverStatement.of(
                 statements.set_search_settings(
@@ -255,7 +270,7 @@ class RegistryBase:
         return self._settings_statements[ef_search]
 
     def _search_parameters(
-        self, parts: Sequence[str], vectors: Sequence[str], k: int
+        self, parts: Sequence[str], vectors: Sequence[str], k: int, *, counted: int = COUNTED
     ) -> Mapping[str, Any]:
         masks: dict[str, int] = {}
         for place, part in enumerate(parts):
@@ -268,6 +283,7 @@ class RegistryBase:
             "masks": [mask | 1 for mask in masks.values()],  # what is in a clause is in the whole
             "candidates": max(k, CANDIDATES),
             "needed": max(k, _NEEDED),
+            "counted": counted,
         }
 
     def _check_search(self, k: int, threshold: float | None) -> None:
@@ -283,22 +299,24 @@ class RegistryBase:
         k: int,
         plan: Plan | None = None,
     ) -> list[ToolHit]:
-        """Return the k best of the candidates, best first."""
+        """Return the k best of the candidates, best first; behind them k fallback tools."""
         if not rows:
             return []
         rows, cosine, words = candidate_scores(rows, len(parts))
         self._calibration = _calibration_of(rows[0])
+        last = _fallbacks(rows)
         ranking = fuse(
             cosine,
             words,
             word_weight=self.settings.word_weight,
             limit=k,
             bonus=None if plan is None else _bonus(rows, plan),
+            last=last,
         )
         if self._calibration is None:
             relevances = np.maximum(0.0, cosine[0, [ranked.index for ranked in ranking]])
         else:
-            found = _evidence(rows[0], cosine[0], words[0], ranking, self._calibration.spread)
+            found = _evidence(rows[0], cosine[0], words[0], ranking, self._calibration.scale, last)
             relevances = relevance(found, self._calibration)
         return [
             _hit(rows[ranked.index], parts, ranked, rank=rank, relevance=float(relevant))
@@ -307,13 +325,26 @@ class RegistryBase:
             )
         ]
 
-    def _first_evidence(
-        self, rows: Sequence[Mapping[str, Any]], parts: Sequence[str], spread: float
-    ) -> float:
-        """Return the evidence of the best hit, whatever the calibration in force."""
-        rows, cosine, words = candidate_scores(rows, len(parts))
-        best = fuse(cosine, words, word_weight=self.settings.word_weight, limit=1)
-        return float(_evidence(rows[0], cosine[0], words[0], best, spread)[0])
+    def _evidences(
+        self, rows: Sequence[Mapping[str, Any]], scale: Scale, *, traffic: float
+    ) -> dict[str, float]:
+        """Return the evidence of the first hits, best first, whatever the calibration in force.
+
+        Args:
+            rows: Candidates of a question of one part.
+            scale: The model's.
+            traffic: Of the question, whatever the rows say.
+        """
+        rows, cosine, words = candidate_scores(rows, 1)
+        last = _fallbacks(rows)
+        best = fuse(cosine, words, word_weight=self.settings.word_weight, limit=FIRST, last=last)
+        row = {**rows[0], "traffic": traffic}
+        found = _evidence(row, cosine[0], words[0], best, scale, last)
+        return {
+            rows[hit.index]["tool_name"]: float(value)
+            for hit, value in zip(best, found, strict=True)
+            if not last[hit.index] or last.all()
+        }
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
         # A name may come from anywhere: a long or unprintable one is not repeated in full.
@@ -327,10 +358,15 @@ def _bonus(rows: Sequence[Mapping[str, Any]], plan: Plan) -> Floats:
     return np.array([plan.bonus_of(row["category"]) for row in rows])
 
 
+def _fallbacks(rows: Sequence[Mapping[str, Any]]) -> Flags:
+    return np.array([row["fallback"] for row in rows], dtype=bool)
+
+
 def _calibration_of(row: Mapping[str, Any]) -> Calibration | None:
     if row["spread"] is None:
         return None
-    return Calibration(spread=row["spread"], null=row["null_evidence"], zero=row["zero"])
+    scale = Scale(center=row["center"], spread=row["spread"])
+    return Calibration(scale=scale, null=row["null_evidence"], zero=row["zero"])
 
 
 def _evidence(
@@ -338,11 +374,19 @@ def _evidence(
     cosine: Floats,
     words: Floats,
     ranking: Sequence[Ranked],
-    spread: float,
+    scale: Scale,
+    last: Flags,
 ) -> Floats:
     scores = np.array([ranked.score for ranked in ranking])
     share = np.clip(scores / scores[0], 0.0, 1.0) if scores[0] > 0 else np.ones(len(scores))
-    return evidence(cosine, coverage(words, float(row["possible"])), share, spread=spread)
+    covered = coverage(words, float(row["possible"]))
+    traffic = float(row["traffic"])
+    found = evidence(cosine, covered, share, scale, traffic=traffic)
+    if not last.any() or last.all():
+        return found
+    # That a tool for everything is near does not show that another one fits.
+    of_others = evidence(cosine[~last], covered[~last], share, scale, traffic=traffic)
+    return np.where(last[[ranked.index for ranked in ranking]], found, of_others)
 
 
 def _hit(

@@ -38,6 +38,7 @@ class ToolChanges(TypedDict, total=False):
     examples: Sequence[str]
     requires_approval: bool
     read_only: bool
+    fallback: bool
 
 
 def changed_spec(spec: ToolSpec, changes: Mapping[str, Any]) -> ToolSpec:

@@ -15,7 +15,13 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-from registry.errors import ConfigurationError, EmbeddingError, InvalidQueryError, ToolRAGError
+from registry.errors import (
+    ConfigurationError,
+    EmbeddingError,
+    EmbeddingUnavailableError,
+    InvalidQueryError,
+    ToolRAGError,
+)
 from registry.text import is_unicode
 from registry.types import EmbeddingModel
 
@@ -427,7 +433,7 @@ def _embedding_errors(name: str) -> Generator[None]:
         raise
     except Exception as error:  # every client has its own kinds
         said = " ".join(str(error).split())[:300]
-        raise EmbeddingError(
+        raise EmbeddingUnavailableError(
             f"The embedding model {name} failed ({type(error).__name__}): {said}"
         ) from error
 

@@ -7,7 +7,8 @@
     ├── RegistryError
     │   ├── CategoryNotFoundError       a category without keywords
     │   ├── DuplicateToolError          one model-facing name, two tools
-    │   ├── EmbeddingError              an embedding call failed or its answer is unusable
+    │   ├── EmbeddingError              an embedding model's answer is unusable
+    │   │   └── EmbeddingUnavailableError   it did not answer
     │   ├── EmbeddingModelMismatchError stored vectors are of another embedding model
     │   ├── IncompleteEmbeddingsError   a set of vectors lacks some tools, so it cannot serve
     │   ├── InvalidQueryError           an empty question, k or threshold out of range
@@ -18,6 +19,7 @@
     │   ├── VersionConflictError        a tool was changed by somebody else meanwhile
     │   └── VersionNotFoundError
     └── AgentError
+        ├── HistoryBudgetError          a budget, or a message, that leaves no room
         └── RunLimitError
 
 Messages say what to do next; data is in attributes; the cause is chained with `from`.
@@ -34,6 +36,8 @@ __all__ = [
     "DuplicateToolError",
     "EmbeddingError",
     "EmbeddingModelMismatchError",
+    "EmbeddingUnavailableError",
+    "HistoryBudgetError",
     "IncompleteEmbeddingsError",
     "InvalidQueryError",
     "InvalidToolError",
@@ -100,6 +104,10 @@ class DuplicateToolError(RegistryError):
 
 class EmbeddingError(RegistryError):
     """The embedding model failed, or answered with vectors that cannot be used."""
+
+
+class EmbeddingUnavailableError(EmbeddingError):
+    """The embedding model did not answer: another try may succeed, and words still find tools."""
 
 
 class EmbeddingModelMismatchError(RegistryError):
@@ -192,6 +200,10 @@ class VersionNotFoundError(RegistryError):
 
 class AgentError(ToolRAGError):
     """Base class for errors of the agent."""
+
+
+class HistoryBudgetError(AgentError):
+    """A budget for the history is not usable, or the newest message alone is larger than it."""
 
 
 class RunLimitError(AgentError):

@@ -12,16 +12,18 @@ thereby follows the question without a formula of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CANDIDATES", "Floats", "Ranked", "candidate_scores", "fuse"]
+__all__ = ["CANDIDATES", "Flags", "Floats", "Ranked", "candidate_scores", "fuse"]
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 CANDIDATES = 50  # by vector and by words, for the question and for each clause
 _CLAUSE_WEIGHT = 1.0
@@ -77,7 +79,13 @@ def candidate_scores(
 
 
 def fuse(
-    cosine: Floats, bm25: Floats, *, word_weight: float, limit: int, bonus: Floats | None = None
+    cosine: Floats,
+    bm25: Floats,
+    *,
+    word_weight: float,
+    limit: int,
+    bonus: Floats | None = None,
+    last: Flags | None = None,
 ) -> list[Ranked]:
     """Return the best candidates, best first; equal scores stay in the order given.
 
@@ -90,6 +98,8 @@ def fuse(
         word_weight: Standard deviations of cosine that one nat of BM25 is worth.
         limit: Most tools to return.
         bonus: What each candidate gains beside, in standard deviations of cosine.
+        last: Which candidates come after all others, whatever their score; beside `limit` of the
+            others, up to as many of these.
     """
     vector = _standing(cosine)
     words = word_weight * bm25
@@ -97,12 +107,13 @@ def fuse(
     route = np.zeros(fit.shape[1]) if bonus is None else bonus
     share = np.full(len(fit) - 1, _CLAUSE_WEIGHT)
     free = np.ones(fit.shape[1], dtype=bool)
+    behind = np.zeros_like(free) if last is None else last
     chosen: list[Ranked] = []
-    for _ in range(min(limit, fit.shape[1])):
+    for among in _turns(behind, limit):
         score = fit[0] + route
         if len(share):
             score += (share[:, None] * fit[1:]).max(axis=0)
-        best = int(np.where(free, score, -np.inf).argmax())
+        best = int(np.where(free & among, score, -np.inf).argmax())
         free[best] = False
         whole = Ranked(
             index=best,
@@ -125,6 +136,12 @@ def fuse(
         )
         share[clause] *= _SERVED
     return chosen
+
+
+def _turns(behind: Flags, limit: int) -> Iterator[Flags]:
+    """Yield which candidates may be chosen at each turn."""
+    for among in (~behind, behind):
+        yield from repeat(among, min(limit, int(among.sum())))
 
 
 def _standing(cosine: Floats) -> Floats:

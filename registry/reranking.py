@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from langchain_core.documents import Document
 
@@ -26,6 +27,7 @@ def document_of(hit: ToolHit) -> Document:
             "version": hit.version,
             "requires_approval": hit.requires_approval,
             "read_only": hit.read_only,
+            "fallback": hit.fallback,
             "rank": hit.rank,
             "relevance": hit.relevance,
         },
@@ -33,24 +35,38 @@ def document_of(hit: ToolHit) -> Document:
 
 
 def reranked(
-    hits: Sequence[ToolHit], given: Sequence[ToolHit], returned: Iterable[Document]
-) -> list[ToolHit]:
+    hits: Sequence[ToolHit], given: Sequence[ToolHit], returned: object
+) -> tuple[list[ToolHit], int]:
     """Return hits in a reranker's order, ranks counted anew, all else as it was.
 
     Args:
         hits: Best first.
         given: The first of them, which the reranker was given.
-        returned: What it made of these. Those that are missing are dropped; documents that it
-            was not given, and repetitions, are passed over. The hits that it was not given follow.
+        returned: What it made of these. Those that are missing are dropped, all of them too:
+            that is a filter's way to say that none fits. What is no document that it was given,
+            and repetitions, are passed over. The hits that it was not given follow.
+
+    Returns:
+        The hits, and how much of the answer was passed over.
 
     Raises:
-        ValueError: It returned documents, but none of those that it was given.
+        ValueError: It returned no list, or one that holds none of what it was given.
     """
+    if not isinstance(returned, Sequence) or isinstance(returned, (str, bytes)):
+        raise ValueError(f"the reranker returned a {type(returned).__name__}, no list of documents")
+    answer = cast("Sequence[object]", returned)
     by_name = {hit.tool_name: hit for hit in given}
-    # Rerankers copy documents, and not all copy the id.
-    names = [document.metadata.get("tool_name", document.id) for document in returned]
-    known = dict.fromkeys(name for name in names if isinstance(name, str) and name in by_name)
-    if names and not known:
+    known = dict.fromkeys(name for name in map(_name_of, answer) if name in by_name)
+    if answer and not known:
         raise ValueError("the reranker returned no document that it was given")
     ordered = [*(by_name[name] for name in known), *hits[len(given) :]]
-    return [replace(hit, rank=rank) for rank, hit in enumerate(ordered, start=1)]
+    ranked = [replace(hit, rank=rank) for rank, hit in enumerate(ordered, start=1)]
+    return ranked, len(answer) - len(known)
+
+
+def _name_of(document: object) -> str:
+    if not isinstance(document, Document):
+        return ""
+    # Rerankers copy documents, and not all copy the id.
+    name = document.metadata.get("tool_name", document.id)
+    return name if isinstance(name, str) else ""

@@ -41,12 +41,15 @@ class RegistrySettings:
         lease_wait_s: Longest wait for another process's sync, seconds.
         index_min_tools: Vectors of one model from which a sync makes an HNSW index; below it an
             exact scan is as fast.
-        ef_search: Candidate list of an index scan; raised where `k` needs more.
+        ef_search: Candidate list of an index scan, twice that from 30,000 vectors on; raised where
+            `k` needs more.
         word_weight: What words count for beside vectors, 0 (vectors alone) to 10.
         auto_calibrate: Whether a sync measures what relevance means here where that was never
             done, or a fifth of the tools came or went; it embeds 60 short texts and 60 questions.
         clauses: Whether a compound question is also searched in parts, at most four.
         rerank_candidates: Hits that a reranker is given, where the registry has one.
+        search_by_words_alone: Whether words find tools when the embedding model does not answer;
+            else such a search fails.
 
     Raises:
         ConfigurationError: A value is out of range.
@@ -64,18 +67,20 @@ class RegistrySettings:
     lease_s: float = 60.0
     lease_wait_s: float = 900.0
     index_min_tools: int = 2_000
-    ef_search: int = 200
+    ef_search: int = 100
     word_weight: float = 0.4
     clauses: bool = True
     auto_calibrate: bool = True
     rerank_candidates: int = 20
+    search_by_words_alone: bool = True
 
     def __post_init__(self) -> None:
-        if not _NAMESPACE.fullmatch(self.namespace):
+        # None is what a tenant's name is where it was not found: that must not reach a search.
+        if not isinstance(self.namespace, str) or not _NAMESPACE.fullmatch(self.namespace):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"namespace is {self.namespace!r}; use 1 to 100 characters of A-Z a-z 0-9 _ . : -"
             )
-        for name in ("prepared_statements", "clauses", "auto_calibrate"):
+        for name in ("prepared_statements", "clauses", "auto_calibrate", "search_by_words_alone"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigurationError(f"{name} is {value!r}; it must be True or False")
         for name, low, high in (

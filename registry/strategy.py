@@ -10,10 +10,11 @@ is inside; with the search widened where the best tool outside beat the best ins
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar
 
 from registry.errors import ConfigurationError
+from registry.types import ToolHit
 
 __all__ = [
     "STRATEGIES",
@@ -23,6 +24,7 @@ __all__ = [
     "StrategyLimits",
     "choose",
     "choose_hits",
+    "fallbacks_behind",
     "hits_to_fetch",
     "is_exempt",
 ]
@@ -61,6 +63,11 @@ class StrategyLimits:
     routing_up_to: int = 30
     retrieval_up_to: int = 50
     route_bonus: float = 0.5
+
+    @property
+    def counted(self) -> int:
+        """Active tools beyond which it makes no difference how many there are."""
+        return self.retrieval_up_to + 1
 
     def __post_init__(self) -> None:
         sizes = (self.all_up_to, self.routing_up_to, self.retrieval_up_to)
@@ -160,3 +167,40 @@ def choose_hits(plan: Plan, hits: Sequence[H], *, k: int) -> list[H]:
         k: Most hits of a search.
     """
     return [hit for place, hit in enumerate(hits) if place < k or is_exempt(plan, hit.category)]
+
+
+def fallbacks_behind(
+    plan: Plan, hits: Sequence[ToolHit], *, k: int, threshold: float
+) -> list[ToolHit]:
+    """Return the hits with every fallback tool behind the others that are offered, ranks anew.
+
+    One that fits stands before those that do not fit, so it is offered where there is room; one
+    that does not stands at the end. The order of all others stays.
+
+    Args:
+        plan: From `choose`.
+        hits: Best first, as for `choose_hits`.
+        k: Most hits of a search.
+        threshold: Relevance from which a tool fits.
+    """
+    if not any(hit.fallback for hit in hits):
+        return list(hits)
+
+    def fits(hit: ToolHit) -> bool:
+        return hit.relevance >= threshold or is_exempt(plan, hit.category)
+
+    others = [hit for hit in hits if not hit.fallback]
+    fitting = [place for place, hit in enumerate(others) if fits(hit)]
+    behind = 1 + max(
+        (place for place in fitting if place < k or is_exempt(plan, others[place].category)),
+        default=-1,
+    )
+    while behind in fitting:
+        behind += 1
+    ordered = [
+        *others[:behind],
+        *(hit for hit in hits if hit.fallback and fits(hit)),
+        *others[behind:],
+        *(hit for hit in hits if hit.fallback and not fits(hit)),
+    ]
+    return [replace(hit, rank=rank) for rank, hit in enumerate(ordered, start=1)]

@@ -30,6 +30,7 @@ __all__ = [
     "VERSION_TABLE",
     "embedding_model",
     "metadata",
+    "tool_anchor",
     "tool_calibration",
     "tool_category",
     "tool_corpus",
@@ -86,6 +87,7 @@ tool_registry = Table(
     Column("text_hash", Text, nullable=False),
     # A short key for the many rows of `tool_term`.
     Column("number", BigInteger, Identity(always=True), nullable=False),
+    Column("fallback", Boolean, nullable=False, server_default=text("false")),
     # Which version of `registry.lexical` made the tool's words; 0: none yet.
     Column("terms_revision", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("namespace", "tool_name"),
@@ -236,13 +238,31 @@ tool_calibration = Table(
         ForeignKey("embedding_model.id", ondelete="CASCADE"),
         primary_key=True,
     ),
+    Column("center", Double, nullable=False),
     Column("spread", Double, nullable=False),
     Column("null_evidence", Double, nullable=False),
     Column("zero", Double, nullable=False),
     Column("tools", Integer, nullable=False),
     Column("calls", Integer, nullable=False),
+    # What the questions answered here have in common; NULL without recorded calls.
+    Column("traffic", HALFVEC(), nullable=True),
     Column("version", Integer, nullable=False, server_default=text("1")),
     Column("calibrated_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
+# The questions that relevance is measured with: measuring it anew needs no embedding model.
+tool_anchor = Table(
+    "tool_anchor",
+    metadata,
+    Column(
+        "embedding_model_id",
+        Integer,
+        ForeignKey("embedding_model.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("question", Text, nullable=False),
+    Column("vector", HALFVEC(), nullable=False),
 )
 
 tool_category = Table(

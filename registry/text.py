@@ -95,6 +95,8 @@ def content_hash(spec: ToolSpec) -> str:
         dict(spec.args_schema),
         spec.requires_approval,
         spec.read_only,
+        # A tool without the mark keeps the hash that it had before there was one.
+        *(["fallback"] if spec.fallback else []),
     ]
     canonical = json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

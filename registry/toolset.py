@@ -105,8 +105,8 @@ def live_tool(item: BaseTool | Callable[..., Any]) -> BaseTool:
 def tool_spec(item: ToolLike, *, origin: str = "code") -> ToolSpec:
     """Return the spec of a LangChain tool, a plain function or a spec (checked, unchanged).
 
-    A tool may carry `category`, `examples`, `requires_approval` and `read_only` in its
-    `metadata`.
+    A tool may carry `category`, `examples`, `requires_approval`, `read_only` and `fallback` in
+    its `metadata`.
 
     Raises:
         InvalidToolError: No name, no description, or a schema that is not JSON.
@@ -138,6 +138,7 @@ def tool_spec(item: ToolLike, *, origin: str = "code") -> ToolSpec:
         args_schema=args_schema,
         requires_approval=bool(metadata.get("requires_approval", False)),
         read_only=metadata.get("read_only") is True,  # "false" must not promise anything
+        fallback=metadata.get("fallback") is True,
     )
     _check(spec)
     return spec
@@ -158,9 +159,9 @@ def _check(spec: ToolSpec) -> None:
         raise InvalidToolError(
             spec.tool_name, "description, category, examples, binding and origin must be texts"
         )
-    if not _are_flags(spec.requires_approval, spec.read_only):
+    if not _are_flags(spec.requires_approval, spec.read_only, spec.fallback):
         raise InvalidToolError(
-            spec.display_name, "requires_approval and read_only must be True or False"
+            spec.display_name, "requires_approval, read_only and fallback must be True or False"
         )
     if not spec.description.strip():
         raise InvalidToolError(spec.display_name, "it has no description, so no question finds it")

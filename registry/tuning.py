@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from registry.errors import ConfigurationError
 from registry.evaluation import Comparison, EvaluationQuestion, Outcome, compare
 from registry.evaluation.metrics import ranks_of, recall_at
-from registry.fusion import CANDIDATES, Floats, candidate_scores, fuse
+from registry.fusion import CANDIDATES, Flags, Floats, candidate_scores, fuse
 from registry.settings import RegistrySettings
 
 __all__ = [
@@ -61,6 +61,7 @@ class AskedQuestion:
         cosine: Parts by n; row 0 is the whole question, the others its clauses.
         bm25: The same shape.
         bonus: n, what each candidate gains by its category's route.
+        last: n, which candidates are fallback tools.
     """
 
     question: EvaluationQuestion
@@ -68,6 +69,7 @@ class AskedQuestion:
     cosine: Floats
     bm25: Floats
     bonus: Floats
+    last: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ def asked_question(
         cosine=cosine,
         bm25=words,
         bonus=np.array([bonus_of.get(row["category"], 0.0) for row in rows], dtype=float),
+        last=np.array([row["fallback"] for row in rows], dtype=bool),
     )
 
 
@@ -191,15 +194,18 @@ def ranked_names(asked: AskedQuestion, settings: RankingSettings, *, k: int) -> 
     """Return the names that a search with these settings finds, best first."""
     if not asked.names:
         return ()
-    cosine, bm25, bonus, names = asked.cosine, asked.bm25, asked.bonus, np.array(asked.names)
+    cosine, bm25, names = asked.cosine, asked.bm25, np.array(asked.names)
+    bonus, last = asked.bonus, asked.last
     if not settings.clauses:
         cosine, bm25 = cosine[:1], bm25[:1]
     if settings.word_weight == 0 or len(cosine) < len(asked.cosine):
         most = max(k, CANDIDATES)
         own = _candidates(cosine[0], bm25 * settings.word_weight, names, most=most)
-        cosine, bm25, bonus, names = cosine[:, own], bm25[:, own], bonus[own], names[own]
-    ranking = fuse(cosine, bm25, word_weight=settings.word_weight, limit=k, bonus=bonus)
-    return tuple(str(names[ranked.index]) for ranked in ranking)
+        cosine, bm25, names = cosine[:, own], bm25[:, own], names[own]
+        bonus, last = bonus[own], last[own]
+    weight = settings.word_weight
+    ranking = fuse(cosine, bm25, word_weight=weight, limit=k, bonus=bonus, last=last)
+    return tuple(str(names[ranked.index]) for ranked in ranking[:k])
 
 
 def _candidates(

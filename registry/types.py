@@ -46,6 +46,7 @@ class ToolSpec:
         args_schema: JSON Schema of the arguments.
         requires_approval: A person must agree before a call.
         read_only: The tool changes nothing, so a repeated call does no harm.
+        fallback: The tool fits nearly everything, so it stands behind every other that fits.
     """
 
     tool_name: str
@@ -58,6 +59,7 @@ class ToolSpec:
     args_schema: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     requires_approval: bool = False
     read_only: bool = False
+    fallback: bool = False
 
     def __post_init__(self) -> None:
         # An unset display name or binding is the tool's name: filled here so no reader has to ask.
@@ -150,6 +152,7 @@ class ToolHit:
             1 - distance in a registry that was not calibrated yet.
         score: What the ranking rests on, large is good; only scores of one search compare.
         parts: What the score is the sum of.
+        fallback: It stands behind every other tool that fits, whatever its score.
     """
 
     tool_name: str
@@ -166,6 +169,7 @@ class ToolHit:
     relevance: float
     score: float = 0.0
     parts: ScoreParts | None = None
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,15 +226,16 @@ class CalibrationReport:
     """What a calibration found.
 
     Attributes:
-        spread: Of the embedding model: deviation of cosines between texts that do not belong
-            together.
+        center: Of the embedding model: mean of cosines between texts that do not belong together.
+        spread: Of the embedding model: deviation of those cosines.
         null: Evidence that questions of no catalogue in particular find in this one.
         zero: Evidence above `null` at which relevance is the default threshold.
         tools: Active tools then.
-        calls: Recorded calls that moved `zero`.
+        calls: Recorded calls that moved `zero`; 0 where there are too few.
         version: 1 for the first of this namespace and model.
     """
 
+    center: float
     spread: float
     null: float
     zero: float

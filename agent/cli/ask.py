@@ -57,11 +57,16 @@ def ask(
         ),
     ] = None,
     max_steps: Annotated[int, typer.Option(help="Most model calls.")] = 10,
+    max_tool_calls: Annotated[int, typer.Option(help="Most tool calls.")] = 50,
+    max_tokens: Annotated[
+        int, typer.Option(help="Most tokens, of prompts and replies together.")
+    ] = 200_000,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Most time.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Ask the agent one question and show what it did.
 
-    Exit code 1 when the run ends without an answer, for example at the step limit.
+    Exit code 1 when the run ends without an answer, for example at a limit.
     """
     from agent.cli.context import opened_registry
     from agent.cli.loading import load_toolset
@@ -69,12 +74,19 @@ def ask(
     from agent.cli.runs import print_run, run_document, was_answered
     from agent.demo import demo_toolset
     from agent.factory import create_tool_rag_agent
+    from agent.limits import RunLimits
 
     output = Output()
     options = global_options(context)
     # Whatever needs no database is checked before one is started.
     if not question.strip():
         raise InvalidQueryError("The question is empty.")
+    limits = RunLimits(
+        max_steps=max_steps,
+        max_tool_calls=max_tool_calls,
+        max_total_tokens=max_tokens,
+        timeout_s=timeout,
+    )
     live = demo_toolset() if toolset is None else load_toolset(toolset)
     chosen = chosen_model(model, options.environ)
     if toolset is None:
@@ -87,7 +99,7 @@ def ask(
             toolset=live,
             k=k,
             threshold=threshold,
-            max_steps=max_steps,
+            limits=limits,
         )
         if toolset is None:
             with output.embedding_progress() as on_progress:

@@ -39,6 +39,7 @@ _CODES: dict[type[errors.ToolRAGError], int] = {
     errors.ConfigurationError: USAGE,
     errors.DuplicateToolError: USAGE,
     errors.InvalidQueryError: USAGE,
+    errors.HistoryBudgetError: USAGE,
     errors.RunLimitError: USAGE,
     errors.CategoryNotFoundError: FAILURE,
     errors.ToolNotFoundError: FAILURE,

@@ -1,7 +1,11 @@
-"""`toolrag learn`: let recorded calls move the tools, undo that, explain it."""
+"""`toolrag learn`: let recorded calls move the tools, once or for ever, undo that, explain it."""
 
 from __future__ import annotations
 
+import random
+import re
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +15,17 @@ from agent.cli.consent import YesOption, agreed, check_can_ask
 from agent.cli.exit_codes import CliError
 from agent.cli.names import registered_name
 from agent.cli.options import global_options
-from agent.cli.output import Output, counted
+from agent.cli.output import Output, counted, one_line, without_secrets
 
 if TYPE_CHECKING:
-    from registry.learning import GateVerdict, LearnedQuestion, LearningExplanation, LearningReport
+    from registry.learning import (
+        GateVerdict,
+        LearnedQuestion,
+        LearningExplanation,
+        LearningReport,
+        LearningSettings,
+    )
+    from registry.store import ToolRegistry
 
 __all__ = ["app"]
 
@@ -25,6 +36,8 @@ app = typer.Typer(
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _SHOWN = 20
+_INTERVAL = re.compile(r"(\d{1,9})\s*([smhd])")
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 @app.callback()
@@ -49,6 +62,14 @@ def learn(
     min_sessions: Annotated[
         int, typer.Option(min=2, max=1_000, help="Distinct sessions from which on a tool moves.")
     ] = 2,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INTERVAL",
+            help="Go on for ever, learn once an interval such as 30m, 1h or 1d, one line a run. Of "
+            "several processes that do so, one learns. Ends at Ctrl-C or SIGTERM with exit code 0.",
+        ),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Learn from recorded calls: move tools towards the questions they were called for.
@@ -56,8 +77,9 @@ def learn(
     The result is first replayed on questions that were held back, and searched only if it is not
     worse. Without new calls there is nothing to do. Exit code 1 when the replay refuses it.
     """
+    given = dry_run or force or as_json
     if context.invoked_subcommand is not None:
-        if dry_run or force or as_json or neutral is not None or min_sessions != 2:
+        if given or every or neutral is not None or min_sessions != 2:
             raise CliError("Options of `toolrag learn` itself do not go with a command of it.")
         return
     from agent.cli.context import registry_without_model
@@ -65,6 +87,11 @@ def learn(
 
     output = Output()
     settings = LearningSettings(neutral=neutral, min_sessions=min_sessions)
+    if every is not None:
+        if given:
+            raise CliError("--every goes with neither --dry-run, --force nor --json.")
+        keep_learning(context, output, seconds_of(every), settings)
+        return
     with registry_without_model(global_options(context), output) as registry:
         report = registry.learn(dry_run=dry_run, force=force, settings=settings)
     if as_json:
@@ -73,6 +100,66 @@ def learn(
         _print_report(output, report)
     if not force and not all(verdict.passed for verdict in report.gate):
         raise typer.Exit(exit_codes.FAILURE)
+
+
+def seconds_of(interval: str) -> int:
+    """Return the seconds of an interval such as `30m`.
+
+    Raises:
+        CliError: It cannot be read, or is out of range.
+    """
+    from registry.errors import ConfigurationError
+    from registry.scheduling import check_interval
+
+    found = _INTERVAL.fullmatch(interval.strip().lower())
+    seconds = int(found[1]) * _UNITS_S[found[2]] if found else 0
+    try:
+        check_interval(seconds)
+    except ConfigurationError as error:
+        raise CliError(
+            f"--every is {interval!r}; give a number and a unit, from 1m (a minute) to 30d, for "
+            "example 30m, 1h or 1d."
+        ) from error
+    return seconds
+
+
+def keep_learning(
+    context: typer.Context, output: Output, every_s: int, settings: LearningSettings
+) -> None:
+    """Learn once an interval until the process is told to end; a run broken off changes nothing.
+
+    The first turn comes at once: where another process learnt within the interval, so did this
+    one before a restart, and nothing is done.
+
+    Raises:
+        ToolRAGError: What will not pass by itself, such as a schema of another release.
+    """
+    from agent.cli.context import prepared_registry
+    from registry.scheduling import pause_s
+
+    try:
+        # Not opened: the database may be away when this starts, too.
+        with prepared_registry(global_options(context), output) as registry:
+            while True:
+                line, failed = _turn(registry, every_s, settings)
+                output.text(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}")
+                chance = random.random()
+                time.sleep(pause_s(every_s, chance=chance, failed=failed))
+    except KeyboardInterrupt:
+        output.note("Stopped.")
+
+
+def _turn(registry: ToolRegistry, every_s: int, settings: LearningSettings) -> tuple[str, bool]:
+    """Return what is said of a turn, and whether the database did not answer."""
+    from registry.errors import RegistryUnavailableError
+
+    try:
+        done = registry.learn_if_due(every_s=every_s, settings=settings)
+    except RegistryUnavailableError as error:
+        return f"Not learnt: {one_line(without_secrets(str(error)))} Trying again.", True
+    if done is None:
+        return "Nothing to do: it was learnt within this interval, or is being.", False
+    return " ".join([one_line(_outcome(done.report)), *map(one_line, done.notes)]), False
 
 
 @app.command()

@@ -23,6 +23,7 @@ from agent.cli import (
     db,
     demo,
     embeddings,
+    enrich,
     exit_codes,
     learning,
     search,
@@ -63,6 +64,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.add_typer(tools.app, name="tools")
 app.add_typer(categories.app, name="categories")
 app.add_typer(learning.app, name="learn")
+app.command("enrich")(enrich.enrich)
 app.add_typer(db.app, name="db")
 app.add_typer(embeddings.app, name="embeddings")
 

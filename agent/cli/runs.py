@@ -87,7 +87,8 @@ def print_run(
     calls = sum(len(step.tool_calls) for step in run.steps)
     parts = [stop, counted(len(run.steps) + 1, "model call"), counted(calls, "tool call")]
     if run.usage.total_tokens:
-        parts.append(f"{run.usage.total_tokens:,} tokens reported")
+        how = "estimated" if run.usage.is_estimated else "reported"
+        parts.append(f"{run.usage.total_tokens:,} tokens {how}")
     _paragraph(output, "Stop", ", ".join(parts), style="" if was_answered(run) else "red")
 
 

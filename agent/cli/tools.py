@@ -99,6 +99,7 @@ def show(context: typer.Context, name: _Name, as_json: _Json = False) -> None:
         "version": f"{record.version}{' (edited in the registry)' if record.is_edited else ''}",
         "needs approval": "yes" if spec.requires_approval else "no",
         "read only": "yes" if spec.read_only else "no",
+        "fallback": "yes" if spec.fallback else "no",
         "created": record.created_at.isoformat(timespec="seconds"),
         "updated": record.updated_at.isoformat(timespec="seconds"),
     }
@@ -150,6 +151,10 @@ def update(
         bool | None,
         typer.Option("--read-only/--no-read-only", help="The tool changes nothing."),
     ] = None,
+    fallback: Annotated[
+        bool | None,
+        typer.Option("--fallback/--no-fallback", help="Ranked behind every other tool that fits."),
+    ] = None,
     expect_version: tool_history.ExpectVersionOption = None,
     who: ChangedByOption = "",
 ) -> None:
@@ -170,12 +175,13 @@ def update(
         "examples": example or ([] if no_examples else None),
         "requires_approval": requires_approval,
         "read_only": read_only,
+        "fallback": fallback,
     }
     changes = {field: value for field, value in given.items() if value is not None}
     if not changes:
         raise CliError(
             "Nothing to change. Give at least one of --description, --display-name, --category, "
-            "--example, --no-examples, --requires-approval, --read-only."
+            "--example, --no-examples, --requires-approval, --read-only, --fallback."
         )
     with opened_registry(global_options(context), output) as registry:
         name = registered_name(registry, name, output)

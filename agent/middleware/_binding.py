@@ -13,7 +13,7 @@ from agent.selection import MAX_BOUND_TOOLS, Offer, fit
 from registry.errors import ConfigurationError
 from registry.toolset import Toolset
 
-__all__ = ["LiveTools", "bind", "names_of", "offers_of"]
+__all__ = ["LiveTools", "bind", "gathered_offers", "names_of", "offers_of"]
 
 _logger = logging.getLogger(__name__)
 
@@ -101,6 +101,12 @@ def bind(
 def offers_of(state: Any) -> list[Offer]:
     """Return what a thread is offered, from its state."""
     return list(cast("Mapping[str, list[Offer]]", state).get("offered_tools") or [])
+
+
+def gathered_offers(kept: list[Offer], new: list[Offer] | None) -> list[Offer]:
+    """Return offers that calls of one step made side by side; none after None (a reducer)."""
+    merged = {offer["name"]: offer for offer in [*kept, *(new or ())]}
+    return [] if new is None else list(merged.values())
 
 
 def names_of(tools: Sequence[BaseTool | dict[str, Any]]) -> set[str]:

@@ -19,6 +19,8 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent._registry_access import RegistryAccess
+from agent.guarding.answers import REFUSED, REPEATED
+from agent.middleware._messages import METADATA_KEY
 from agent.selection import Offer
 from registry.errors import ConfigurationError
 from registry.types import ToolHit, ToolSelection
@@ -174,11 +176,9 @@ class WatchedCall:
 
     def ended(self, answer: _Answer) -> _Answer:
         """Note how the tool ended by its answer, and return that."""
-        failed = any(
-            message.tool_call_id == self._call_id and message.status == "error"
-            for message in _messages_of(answer)
-        )
-        self.status = "error" if failed else "success"
+        mine = [m for m in _messages_of(answer) if m.tool_call_id == self._call_id]
+        errors = [message for message in mine if message.status == "error"]
+        self.status = _status_of(errors[0]) if errors else "success"
         return answer
 
     def failed(self, answer: ToolMessage, error: Exception) -> ToolMessage:
@@ -247,6 +247,13 @@ def _selection_id(state: Any) -> UUID | None:
         return UUID(newest["id"])
     except (KeyError, TypeError, ValueError):  # recorded by nobody, or by another version
         return None
+
+
+def _status_of(error: ToolMessage) -> CallStatus:
+    mark = error.response_metadata.get(METADATA_KEY, {})
+    if mark.get("timed_out"):
+        return "timeout"
+    return "refused" if mark.get("outcome") in (REFUSED, REPEATED) else "error"
 
 
 def _messages_of(answer: ToolMessage | Command[Any]) -> list[ToolMessage]:

@@ -19,35 +19,34 @@ from langchain.agents.middleware import (
 from langchain.agents.middleware.types import OmitFromSchema
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
-from langgraph import errors as langgraph_errors
-from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent._registry_access import RegistryAccess, SelectOptions
-from agent.middleware import tool_guard
-from agent.middleware._binding import LiveTools, bind, names_of, offers_of
+from agent.guarding import answers
+from agent.guarding.secrets import environment_secrets, masked_error, secrets_of
+from agent.middleware._binding import LiveTools, bind, gathered_offers, names_of, offers_of
+from agent.middleware._guarded_call import is_control_signal
 from agent.middleware._messages import (
     called_names,
     legal_message,
     newest_human_text,
     original_name,
 )
-from agent.middleware._usage import UsageRecorder, WatchedCall
-from agent.selection import (
-    MAX_BOUND_TOOLS,
-    Offer,
-    OnNoMatch,
-    Selection,
-    pinned_offer,
-    select,
+from agent.middleware._read_more import bound_tools
+from agent.middleware._selecting import (
+    check_options,
+    log_selection,
+    pinned_offers,
+    selection_record,
 )
+from agent.middleware._usage import UsageRecorder, WatchedCall
+from agent.selection import Offer, OnNoMatch, fit, late_offer, select
 from registry.base import MAX_K
-from registry.errors import ConfigurationError, RegistryError
-from registry.strategy import STRATEGIES, Strategy
-from registry.text import nearest_names
+from registry.errors import RegistryError
+from registry.strategy import Strategy
 from registry.toolset import Toolset
-from registry.types import ToolHit, ToolSelection
+from registry.types import ToolHit, ToolRecord, ToolSelection
 from registry.usage_log import UsageLog
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ToolRAGMiddleware", "ToolRAGState"]
 
+_PRIVATE = OmitFromSchema(input=True, output=True)
 _VISIBLE = OmitFromSchema(input=True, output=False)  # callers may read it, never set it
 
 _logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class ToolRAGState(AgentState[Any]):
 
     offered_tools: NotRequired[Annotated[list[Offer], _VISIBLE]]
     last_selection: NotRequired[Annotated[dict[str, Any], _VISIBLE]]
+    late_offers: NotRequired[Annotated[list[Offer], _PRIVATE, gathered_offers]]
 
 
 class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
@@ -120,7 +121,7 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         usage_log: UsageLog | bool = True,
     ) -> None:
         super().__init__()
-        _check_options(
+        check_options(
             k=k,
             threshold=threshold,
             on_no_match=on_no_match,
@@ -134,7 +135,7 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         self._strategy: Strategy = strategy
         self._on_no_match: OnNoMatch = on_no_match
         self._max_offered = max_offered
-        self._pinned = _pinned_offers(pinned, toolset, max_offered=max_offered)
+        self._pinned = pinned_offers(pinned, toolset, max_offered=max_offered)
         self._live = LiveTools(toolset)
         self._usage = UsageRecorder(self._registry, usage_log)
 
@@ -228,8 +229,8 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             max_offered=self._max_offered,
             turn=turn,
         )
-        record = _selection_record(selection, found, turn=turn)
-        _log_selection(selection, record)
+        record = selection_record(selection, found, turn=turn)
+        log_selection(selection, record)
         return {"offered_tools": list(selection.offers), "last_selection": record}
 
     # --- every model call: bind what is offered, keep what comes back legal
@@ -253,8 +254,13 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         return self._answered(request, await handler(bound), offers)
 
     def _bound(self, request: ModelRequest[Any]) -> tuple[ModelRequest[Any], list[Offer]]:
-        called = called_names(request.messages)
-        return bind(request, offers_of(request.state), self._live, called)
+        offers = offers_of(request.state)
+        if late := request.state.get("late_offers"):
+            # What the model asks for by name goes before what a search found.
+            offers, _ = fit(offers, room=self._max_offered - len(late))
+            offers, _ = fit([*offers, *late], room=self._max_offered)
+        own = request.override(tools=bound_tools(request.tools, request.state))
+        return bind(own, offers, self._live, called_names(request.messages))
 
     def _answered(
         self, request: ModelRequest[Any], response: ModelResponse[Any], offers: list[Offer]
@@ -270,10 +276,12 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         ]
         legal = ModelResponse(messages, structured_response=response.structured_response)
         # What could not be bound was not offered, and must not be callable.
-        changed = len(offers) != len(offers_of(request.state))
-        command: Command[Any] | None = (
-            Command(update={"offered_tools": offers}) if changed else None
-        )
+        update: dict[str, Any] = {}
+        if offers != offers_of(request.state):
+            update["offered_tools"] = offers
+        if request.state.get("late_offers"):
+            update["late_offers"] = None
+        command: Command[Any] | None = Command(update=update) if update else None
         return ExtendedModelResponse(legal, command)
 
     # --- every tool call: permit, run, and answer it whatever happens
@@ -286,20 +294,19 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         """Run a tool call if the rules allow it; always return its one answer."""
         with self._usage.watch(request) as watched:
             ticket = self._ticket(request, watched)
-            if isinstance(ticket, ToolMessage):
-                return ticket
             try:
                 states = self._registry.active_states(ticket.names_to_check)
+                record = self._registry.record(ticket.missed_name)
             except RegistryError as error:
                 return _registry_away(request, error)
-            permitted = self._permitted(request, ticket, states)
-            if isinstance(permitted, ToolMessage):
+            permitted = self._permitted(request, ticket, states, record)
+            if not isinstance(permitted, ToolCallRequest):
                 return permitted
             watched.begin()
             try:
                 return watched.ended(_checked(request, handler(permitted)))
             except Exception as error:
-                return watched.failed(_failed(request, error), error)
+                return watched.failed(_failed(permitted, error), error)
 
     async def awrap_tool_call(
         self,
@@ -309,49 +316,46 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
         """Run a tool call if the rules allow it; always return its one answer."""
         with self._usage.watch(request) as watched:
             ticket = self._ticket(request, watched)
-            if isinstance(ticket, ToolMessage):
-                return ticket
             try:
                 states = await self._registry.aactive_states(ticket.names_to_check)
+                record = await self._registry.arecord(ticket.missed_name)
             except RegistryError as error:
                 return _registry_away(request, error)
-            permitted = self._permitted(request, ticket, states)
-            if isinstance(permitted, ToolMessage):
+            permitted = self._permitted(request, ticket, states, record)
+            if not isinstance(permitted, ToolCallRequest):
                 return permitted
             watched.begin()
             try:
                 return watched.ended(_checked(request, await handler(permitted)))
             except Exception as error:
-                return watched.failed(_failed(request, error), error)
+                return watched.failed(_failed(permitted, error), error)
 
-    def _ticket(self, request: ToolCallRequest, watched: WatchedCall) -> _Ticket | ToolMessage:
+    def _ticket(self, request: ToolCallRequest, watched: WatchedCall) -> _Ticket:
         """Find what the call names: an offered tool, a tool of the agent's own, or neither."""
         call = request.tool_call
-        offers = {offer["name"]: offer for offer in offers_of(request.state)}
         written = original_name(request.state["messages"], call["id"] or "")
         if written is None:
-            if call["name"] in offers:
+            offer = next((o for o in offers_of(request.state) if o["name"] == call["name"]), None)
+            if offer is not None:
                 watched.names_tool(was_offered=True)
-                return _Ticket(offers[call["name"]])
+                return _Ticket(offer=offer)
             if request.tool is not None:
-                return _Ticket(None)
+                return _Ticket(is_own=True)
             watched.names_tool(was_offered=False)
-        own_tools = cast("list[BaseTool]", getattr(request.runtime, "tools", None) or [])
-        callable_names = [name for name, offer in offers.items() if offer["active"]]
-        _logger.warning("unknown_tool_called", extra={"call_id": call["id"]})
-        return tool_guard.unknown_tool(
-            call,
-            written=call["name"] if written is None else written,
-            offered=[*callable_names, *(tool.name for tool in own_tools)],
-        )
+        return _Ticket(illegal_name=written, missed_name=None if written else call["name"])
 
     def _permitted(
-        self, request: ToolCallRequest, ticket: _Ticket, states: Mapping[str, bool]
-    ) -> ToolCallRequest | ToolMessage:
-        offer = ticket.offer
-        if offer is None:
+        self,
+        request: ToolCallRequest,
+        ticket: _Ticket,
+        states: Mapping[str, bool],
+        record: ToolRecord | None,
+    ) -> ToolCallRequest | ToolMessage | Command[Any]:
+        if ticket.is_own:
             return request
-        refused = tool_guard.refusal(
+        if (offer := ticket.offer) is None:
+            return self._missed(request, ticket, record)
+        refused = answers.refusal(
             request.tool_call,
             offer,
             states=states,
@@ -370,128 +374,85 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             return refused
         return request.override(tool=self._live.tool(offer))
 
+    def _missed(
+        self, request: ToolCallRequest, ticket: _Ticket, record: ToolRecord | None
+    ) -> ToolMessage | Command[Any]:
+        """Return the answer to a name that was not offered; a tool that could be, is from now on.
 
-@dataclass(frozen=True, slots=True)
+        Nothing is run: the model does not know what the tool takes.
+        """
+        call = request.tool_call
+        if record is not None and record.is_active and record.spec.binding in self._toolset:
+            turn = int(request.state.get("last_selection", {}).get("turn", 0))
+            offer = late_offer(record.spec, turn=turn)
+            _logger.info("tool_offered_late", extra={"tool_name": offer["name"]})
+            answer = answers.not_offered_yet(call, schema=record.spec.args_schema)
+            return Command(update={"messages": [answer], "late_offers": [offer]})
+        own_tools = cast("list[BaseTool]", getattr(request.runtime, "tools", None) or [])
+        names = [offer["name"] for offer in offers_of(request.state) if offer["active"]]
+        names += [tool.name for tool in bound_tools(own_tools, request.state)]
+        _logger.warning("unknown_tool_called", extra={"call_id": call["id"]})
+        written = call["name"] if ticket.illegal_name is None else ticket.illegal_name
+        return answers.unknown_tool(call, written=written, offered=names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ticket:
-    """A call that may run if the registry agrees; no offer means a tool of the agent's own."""
+    """What a call names, before the registry was asked.
 
-    offer: Offer | None
+    Attributes:
+        offer: The offered tool of that name.
+        is_own: It is a tool of the agent's own, which the registry has no say in.
+        illegal_name: What the model wrote, if that is no legal name.
+        missed_name: A legal name that was not offered, but may be registered.
+    """
+
+    offer: Offer | None = None
+    is_own: bool = False
+    illegal_name: str | None = None
+    missed_name: str | None = None
 
     @property
     def names_to_check(self) -> list[str]:
         return [] if self.offer is None else [self.offer["name"]]
 
 
-def is_count(value: object) -> bool:
-    """Return whether a value is a whole number of at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _check_options(
-    *, k: int, threshold: float | None, on_no_match: str, max_offered: int, strategy: str
-) -> None:
-    if not is_count(k) or k > MAX_K:
-        raise ConfigurationError(f"k is {k}; it must be a whole number from 1 to {MAX_K}")
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise ConfigurationError(f"threshold is {threshold}; it must be from 0 to 1")
-    if strategy not in STRATEGIES:
-        raise ConfigurationError(f"strategy is {strategy!r}; choose from {', '.join(STRATEGIES)}")
-    if on_no_match not in ("answer", "best_hit"):
-        raise ConfigurationError(f"on_no_match is {on_no_match!r}; use 'answer' or 'best_hit'")
-    if not is_count(max_offered) or max_offered > MAX_BOUND_TOOLS:
-        raise ConfigurationError(
-            f"max_offered is {max_offered}; it must be from 1 to {MAX_BOUND_TOOLS}"
-        )
-
-
-def _pinned_offers(
-    pinned: Sequence[str], toolset: Toolset, *, max_offered: int
-) -> tuple[Offer, ...]:
-    if isinstance(pinned, str):
-        raise ConfigurationError(f"pinned is the text {pinned!r}; give a list of names")
-    specs = {spec.tool_name: spec for spec in toolset.specs}
-    for name in pinned:
-        if name not in specs:
-            near = nearest_names(name, specs)
-            hint = f" Nearest: {', '.join(near)}." if near else ""
-            raise ConfigurationError(f"Pinned tool {name!r} is not in the toolset.{hint}")
-    names = list(dict.fromkeys(pinned))
-    if len(names) > max_offered:
-        raise ConfigurationError(
-            f"{len(names)} tools are pinned, but max_offered is {max_offered}; "
-            "raise it or pin fewer"
-        )
-    return tuple(pinned_offer(specs[name]) for name in names)
-
-
-def _selection_record(selection: Selection, found: ToolSelection, *, turn: int) -> dict[str, Any]:
-    offered = {offer["name"] for offer in selection.offers}
-    return {
-        "turn": turn,
-        "strategy": found.strategy,
-        "categories": list(found.categories),
-        "threshold": found.threshold,
-        "hits": [
-            {
-                "name": hit.tool_name,
-                "relevance": float(hit.relevance),
-                "passed": hit.tool_name in selection.passed,
-                "offered": hit.tool_name in offered,
-            }
-            for hit in found.hits
-        ],
-        "dropped": list(selection.dropped),
-        "unbound": list(selection.unbound),
-    }
-
-
-def _log_selection(selection: Selection, record: dict[str, Any]) -> None:
-    _logger.info("tools_selected", extra={"selection": record})
-    if selection.dropped:
-        _logger.warning("offered_tools_dropped", extra={"tool_names": list(selection.dropped)})
-    if selection.unbound:
-        _logger.warning("hits_without_live_tool", extra={"tool_names": list(selection.unbound)})
-
-
 def _registry_away(request: ToolCallRequest, error: RegistryError) -> ToolMessage:
     call = request.tool_call
-    _logger.error(
-        "tool_check_failed",
-        exc_info=error,
-        extra={"tool_name": call["name"], "call_id": call["id"]},
-    )
-    return tool_guard.unavailable_now(call)
+    extra = {"tool_name": call["name"], "call_id": call["id"]}
+    _logger.error("tool_check_failed", exc_info=error, extra=extra)
+    return answers.unavailable_now(call)
 
 
 def _checked(
     request: ToolCallRequest, result: ToolMessage | Command[Any]
 ) -> ToolMessage | Command[Any]:
     if isinstance(result, ToolMessage) and result.status == "error":
+        if answers.outcome_of(result) is not None:  # of the guard, which has logged it
+            return result
         # Wrong arguments, or a tool that reports its own failure: no exception came out.
         call = request.tool_call
         extra = {"tool_name": call["name"], "call_id": call["id"]}
         _logger.info("tool_call_returned_error", extra=extra)
-    return tool_guard.checked_result(request.tool_call, result)
-
-
-def _is_invalid_resume(error: Exception) -> bool:
-    # Releases of langgraph without it never mark an error so.
-    check = getattr(langgraph_errors, "is_invalid_resume", None)
-    return check is not None and check(error)
+        secrets = environment_secrets() | secrets_of(request.tool)
+        return answers.checked_result(call, result, secrets=secrets)
+    return answers.checked_result(request.tool_call, result)
 
 
 def _failed(request: ToolCallRequest, error: Exception) -> ToolMessage:
     """Return the answer to a call that raised; LangGraph's own signals go on their way."""
-    if isinstance(error, GraphBubbleUp) or _is_invalid_resume(error):
+    if is_control_signal(error):
         raise error
     call = request.tool_call
+    secrets = environment_secrets() | secrets_of(request.tool)
+    masked = masked_error(error, secrets)
     _logger.warning(
         "tool_call_failed",
-        exc_info=error,
+        exc_info=(type(masked), masked, masked.__traceback__),
         extra={
             "tool_name": call["name"],
             "call_id": call["id"],
             "error_class": type(error).__name__,
         },
     )
-    return tool_guard.failure(call, error)
+    return answers.failure(call, error, secrets=secrets)

@@ -1,4 +1,4 @@
-"""Words of tools, categories, feedback vectors, selections and the usage log.
+"""Words of tools, fallback tools, categories, feedback vectors, selections and the usage log.
 
 Revision: 0003
 Revises: 0002
@@ -25,6 +25,10 @@ def upgrade() -> None:
         sa.Column("number", sa.BigInteger(), sa.Identity(always=True), nullable=False),
     )
     op.create_unique_constraint(op.f("uq_tool_registry_number"), "tool_registry", ["number"])
+    op.add_column(
+        "tool_registry",
+        sa.Column("fallback", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+    )
     # The next sync writes the words of tools whose revision is not that of the code.
     op.add_column(
         "tool_registry",
@@ -83,11 +87,13 @@ def upgrade() -> None:
         "tool_calibration",
         sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("embedding_model_id", sa.Integer(), nullable=False),
+        sa.Column("center", sa.Double(), nullable=False),
         sa.Column("spread", sa.Double(), nullable=False),
         sa.Column("null_evidence", sa.Double(), nullable=False),
         sa.Column("zero", sa.Double(), nullable=False),
         sa.Column("tools", sa.Integer(), nullable=False),
         sa.Column("calls", sa.Integer(), nullable=False),
+        sa.Column("traffic", pgvector.sqlalchemy.HALFVEC(), nullable=True),
         sa.Column("version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("calibrated_at", sa.DateTime(timezone=True), server_default=_NOW, nullable=False),
         sa.ForeignKeyConstraint(
@@ -99,6 +105,20 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint(
             "namespace", "embedding_model_id", name=op.f("pk_tool_calibration")
         ),
+    )
+    op.create_table(
+        "tool_anchor",
+        sa.Column("embedding_model_id", sa.Integer(), nullable=False),
+        sa.Column("place", sa.Integer(), nullable=False),
+        sa.Column("question", sa.Text(), nullable=False),
+        sa.Column("vector", pgvector.sqlalchemy.HALFVEC(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["embedding_model_id"],
+            ["embedding_model.id"],
+            name=op.f("fk_tool_anchor_embedding_model_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("embedding_model_id", "place", name=op.f("pk_tool_anchor")),
     )
     op.create_table(
         "tool_category",
@@ -203,6 +223,7 @@ def downgrade() -> None:
         "tool_usage_log",
         "tool_selection",
         "tool_category",
+        "tool_anchor",
         "tool_calibration",
         "tool_term_count",
         "tool_corpus",
@@ -215,6 +236,18 @@ def downgrade() -> None:
     )
     for column in ("feedback_count", "feedback_vector", "description_vector"):
         op.drop_column("tool_embedding", column)
+    # Older releases refuse a version with a field they do not know.
+    op.execute("UPDATE tool_history SET snapshot = snapshot - 'fallback'")
+    # Their content is another one without the mark: the next sync writes it again.
+    op.execute(
+        """
+        UPDATE tool_registry
+        SET synced_hash = CASE WHEN synced_hash = content_hash THEN '' ELSE synced_hash END,
+            content_hash = ''
+        WHERE fallback
+        """
+    )
     op.drop_column("tool_registry", "terms_revision")
+    op.drop_column("tool_registry", "fallback")
     op.drop_constraint(op.f("uq_tool_registry_number"), "tool_registry", type_="unique")
     op.drop_column("tool_registry", "number")

@@ -24,6 +24,7 @@ SPEC_FIELDS = (
     "args_schema",
     "requires_approval",
     "read_only",
+    "fallback",
 )
 
 

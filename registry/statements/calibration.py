@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Insert, func, select
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pgvector.sqlalchemy import HALFVEC, VECTOR
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Delete,
+    Double,
+    Insert,
+    Text,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    literal,
+    null,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import insert
 
+from registry.learning import SHRINK, WEIGHT, LearningSettings
 from registry.relevance import Calibration
 from registry.statements._rows import Rows
-from registry.tables import tool_calibration, tool_corpus, tool_learning
+from registry.statements.learning import CountedCalls, recorded_calls, text_vector, times
+from registry.tables import (
+    tool_anchor,
+    tool_calibration,
+    tool_corpus,
+    tool_embedding,
+    tool_learning,
+    tool_registry,
+    tool_selection,
+)
 
-__all__ = ["calibration_state", "store_calibration"]
+__all__ = [
+    "anchors",
+    "calibration_state",
+    "forget_anchors",
+    "left_out",
+    "sampled_calls",
+    "store_anchors",
+    "store_calibration",
+    "stored_scale",
+]
+
+_NEWEST_CALLS = 5_000  # among which the sample is taken
 
 
 def calibration_state(namespace: str, model_id: int) -> Rows:
@@ -42,25 +85,239 @@ def calibration_state(namespace: str, model_id: int) -> Rows:
     )
 
 
+def stored_scale(namespace: str, model_id: int) -> Rows:
+    """(center, spread) of the last calibration; no row where there was none."""
+    return select(tool_calibration.c.center, tool_calibration.c.spread).where(
+        tool_calibration.c.namespace == namespace,
+        tool_calibration.c.embedding_model_id == model_id,
+    )
+
+
 def store_calibration(
-    namespace: str, model_id: int, by: Calibration, *, tools: int, calls: int
+    namespace: str,
+    model_id: int,
+    by: Calibration,
+    *,
+    traffic: str | None,
+    tools: int,
+    calls: int,
 ) -> Insert:
-    """Store a calibration instead of the one before; returns (version)."""
+    """Store a calibration instead of the one before; returns (version).
+
+    Args:
+        namespace: Of the tools.
+        model_id: Of the vectors.
+        by: The calibration.
+        traffic: What answered questions have in common, in pgvector's text form.
+        tools: Active ones.
+        calls: That moved `zero`.
+    """
     statement = insert(tool_calibration).values(
         namespace=namespace,
         embedding_model_id=model_id,
-        spread=by.spread,
+        center=by.scale.center,
+        spread=by.scale.spread,
         null_evidence=by.null,
         zero=by.zero,
+        traffic=null() if traffic is None else cast(literal(traffic, Text), HALFVEC()),
         tools=tools,
         calls=calls,
     )
     new = statement.excluded
+    names = ("center", "spread", "null_evidence", "zero", "traffic", "tools", "calls")
     return statement.on_conflict_do_update(
         index_elements=[tool_calibration.c.namespace, tool_calibration.c.embedding_model_id],
         set_={
-            **{name: new[name] for name in ("spread", "null_evidence", "zero", "tools", "calls")},
+            **{name: new[name] for name in names},
             "version": tool_calibration.c.version + 1,
             "calibrated_at": func.now(),
         },
     ).returning(tool_calibration.c.version)
+
+
+# ---------------------------------------------------------------- anchors
+
+
+def anchors(model_id: int) -> Rows:
+    """(question, vector) in order, the vector in pgvector's text form."""
+    return (
+        select(tool_anchor.c.question, cast(tool_anchor.c.vector, Text).label("vector"))
+        .where(tool_anchor.c.embedding_model_id == model_id)
+        .order_by(tool_anchor.c.place)
+    )
+
+
+def store_anchors(model_id: int, anchored: Sequence[tuple[str, str]]) -> Insert:
+    """Keep the anchors' questions with their vectors in pgvector's text form."""
+    statement = insert(tool_anchor).values(
+        [
+            {
+                "embedding_model_id": model_id,
+                "place": place,
+                "question": question,
+                "vector": cast(literal(vector, Text), HALFVEC()),
+            }
+            for place, (question, vector) in enumerate(anchored)
+        ]
+    )
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[tool_anchor.c.embedding_model_id, tool_anchor.c.place],
+        set_={"question": new.question, "vector": new.vector},
+    )
+
+
+def forget_anchors(model_id: int, *, from_place: int) -> Delete:
+    """Remove what another release had more of."""
+    return delete(tool_anchor).where(
+        tool_anchor.c.embedding_model_id == model_id, tool_anchor.c.place >= from_place
+    )
+
+
+# ---------------------------------------------------------------- recorded calls
+
+
+def sampled_calls(calls: CountedCalls, *, limit: int, with_text: bool) -> Rows:
+    """(selection_id, session, text, vector, filtered, since): one question a session.
+
+    Of the newest calls, so that the work is bounded: `since` is the time of the oldest of them.
+    `filtered` says that a tool had to reach a threshold to be offered.
+
+    Args:
+        calls: Those that count.
+        limit: Most questions.
+        with_text: Leave out questions of which the text is not known.
+    """
+    newest = (
+        recorded_calls(calls, with_vectors=True)
+        .add_columns(
+            and_(tool_selection.c.threshold > 0, tool_selection.c.strategy != "all").label(
+                "filtered"
+            )
+        )
+        .where(tool_registry.c.is_active)
+        .order_by(
+            tool_selection.c.created_at.desc(), tool_selection.c.id, tool_registry.c.tool_name
+        )
+        .limit(_NEWEST_CALLS)
+    )
+    if with_text:
+        newest = newest.where(func.length(func.trim(tool_selection.c.query_snippet)) > 0)
+    n = newest.cte("newest").prefix_with("MATERIALIZED").c
+    at_random = func.md5(cast(n.selection_id, Text))
+    chosen = select(
+        n.selection_id,
+        n.session,
+        n.query_snippet.label("text"),
+        cast(_of_length_1(n.vector), Text).label("vector"),
+        n.filtered,
+        func.min(n.created_at).over().label("since"),
+        at_random.label("place"),
+        func.row_number()
+        .over(partition_by=n.session, order_by=[at_random, n.selection_id, n.tool_id])
+        .label("turn"),
+    ).subquery("chosen")
+    c = chosen.c
+    return (
+        select(c.selection_id, c.session, c.text, c.vector, c.filtered, c.since)
+        .where(c.turn == 1)
+        .order_by(c.place, c.selection_id)
+        .limit(limit)
+    )
+
+
+def left_out(
+    calls: CountedCalls,
+    asked: Sequence[tuple[UUID, str]],
+    *,
+    neutral: str,
+    learned_until: datetime | None,
+) -> Rows:
+    """(selection_id, tool_name, was_called, distance): questions and the tools of their sessions.
+
+    `distance` is what the tool's would be had the session not called it: what a question taught
+    must not be counted for it. Null where it taught the tool nothing. `was_called` says that the
+    tool was called for this very question.
+
+    Args:
+        calls: Those that count, since the oldest that was sampled.
+        asked: Selections with their sessions.
+        neutral: What was taken off every question when the tools learnt, in pgvector's text form.
+        learned_until: Time of the newest question that the tools learnt from.
+    """
+    found = (
+        recorded_calls(calls, with_vectors=True)
+        .where(tool_registry.c.is_active)
+        .cte("found")
+        .prefix_with("MATERIALIZED")
+    )
+    f = found.c
+    vote = (
+        select(
+            f.session,
+            f.tool_id,
+            f.tool_name,
+            func.avg(_of_length_1(f.vector), type_=VECTOR())
+            .filter(f.created_at <= literal(learned_until, DateTime(timezone=True)))
+            .label("vector"),
+        )
+        .where(f.session.in_({session for _, session in asked}))
+        .group_by(f.session, f.tool_id, f.tool_name)
+        .subquery("vote")
+    )
+    question = (
+        select(f.selection_id, f.session, func.min(cast(f.vector, Text)).label("vector"))
+        .where(tuple_(f.selection_id, f.session).in_(asked))
+        .group_by(f.selection_id, f.session)
+        .subquery("question")
+    )
+    q, e = question.c, tool_embedding.c
+    called = (
+        select(f.tool_id)
+        .where(f.selection_id == q.selection_id, f.tool_id == vote.c.tool_id)
+        .correlate(question, vote)
+        .exists()
+    )
+    distance = cast(_without(vote.c.vector, neutral, calls.dimensions), VECTOR()).op(
+        "<=>", return_type=Double()
+    )(cast(q.vector, VECTOR()))
+    taught = vote.c.vector.is_not(None) & e.feedback_vector.is_not(None)
+    return (
+        select(
+            q.selection_id,
+            vote.c.tool_name,
+            called.label("was_called"),
+            case((taught, distance)).label("distance"),
+        )
+        .select_from(question)
+        .join(vote, vote.c.session == q.session)
+        .join(
+            tool_embedding,
+            (e.tool_id == vote.c.tool_id) & (e.embedding_model_id == calls.model_id),
+        )
+        .order_by(q.selection_id, vote.c.tool_name)
+    )
+
+
+def _without(vote: ColumnElement[Any], neutral: str, dimensions: int) -> ColumnElement[Any]:
+    """Return the direction of a tool's vector without one of its n votes.
+
+    With feedback f = WEIGHT / (n + SHRINK) * (sum of votes - n * neutral), it is that of
+    (n + SHRINK - 1) * text + (n + SHRINK) * f - WEIGHT * (vote - neutral).
+    """
+    e = tool_embedding.c
+    count = e.feedback_count + SHRINK
+    text, feedback = cast(text_vector(), VECTOR()), cast(e.feedback_vector, VECTOR())
+    apart = vote.op("-", return_type=VECTOR())(cast(literal(neutral, Text), VECTOR()))
+    left = (
+        times(text, count - 1, dimensions)
+        .op("+", return_type=VECTOR())(times(feedback, count, dimensions))
+        .op("-", return_type=VECTOR())(times(apart, cast(WEIGHT, Double), dimensions))
+    )
+    # With fewer votes it would not have moved.
+    moves = e.feedback_count - 1 >= LearningSettings().min_sessions
+    return case((moves, left), else_=text)
+
+
+def _of_length_1(vector: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.l2_normalize(cast(vector, VECTOR()), type_=VECTOR())

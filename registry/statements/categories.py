@@ -8,6 +8,7 @@ from sqlalchemy import (
     ColumnElement,
     Delete,
     Insert,
+    Integer,
     Text,
     bindparam,
     cast,
@@ -90,16 +91,17 @@ def categories_stamp() -> ColumnElement[str]:
     )
 
 
-def count_active_tools(*, up_to: int) -> ColumnElement[int]:
-    """Return the number of active tools, counted as far as `up_to`, as a column of any statement.
+def count_active_tools() -> ColumnElement[int]:
+    """Return the number of active tools, counted as far as `counted`, as a column of a statement.
 
-    Binds `namespace`. Counting all of a large registry would take longer than a search.
+    Binds `namespace` and `counted`. Counting all of a large registry would take longer than a
+    search.
     """
     some = (
         select(literal_column("1"))
         .select_from(tool_registry)
         .where(tool_registry.c.namespace == _NAMESPACE, tool_registry.c.is_active)
-        .limit(up_to)
+        .limit(bindparam("counted", type_=Integer))
         .subquery("some")
     )
     return select(func.count()).select_from(some).scalar_subquery().label("active_tools")

@@ -59,9 +59,12 @@ __all__ = [
     "moved_questions",
     "moves",
     "promote",
+    "recorded_calls",
     "replayed",
     "set_learning_memory",
     "state_of_tool",
+    "text_vector",
+    "times",
     "undo",
     "write_learning",
 ]
@@ -110,12 +113,13 @@ class Lesson:
 
 
 def learning_state(namespace: str, model_id: int) -> Rows:
-    """(version, fingerprint, recorded_until, learned_at) of what was learnt last."""
+    """(version, fingerprint, recorded_until, learned_at, neutral) of what was learnt last."""
     return select(
         tool_learning.c.version,
         tool_learning.c.fingerprint,
         tool_learning.c.recorded_until,
         tool_learning.c.learned_at,
+        tool_learning.c.neutral,
     ).where(tool_learning.c.namespace == namespace, tool_learning.c.embedding_model_id == model_id)
 
 
@@ -125,7 +129,7 @@ def counted_calls(calls: CountedCalls, *, max_calls: int, previous_until: dateti
     `used_rest` and `used_previous` count the active tools used in sessions that are not held
     back, the latter up to `previous_until`. `fingerprint` is other for other calls or tools.
     """
-    found = _calls(calls).subquery("found")
+    found = recorded_calls(calls).subquery("found")
     place = func.row_number().over(
         order_by=[found.c.created_at.desc(), found.c.selection_id, found.c.tool_id]
     )
@@ -170,7 +174,7 @@ def set_learning_memory() -> Rows:
     return select(func.set_config("work_mem", "128MB", True), func.set_config("jit", "off", True))
 
 
-def _calls(calls: CountedCalls, *, with_vectors: bool = False) -> Rows:
+def recorded_calls(calls: CountedCalls, *, with_vectors: bool = False) -> Rows:
     """(tool_id, tool_name, is_active, selection_id, session, created_at, held_back[, vector]).
 
     What was asked before a tool was registered was asked of another one of that name. Where there
@@ -228,7 +232,7 @@ def _embedded(calls: CountedCalls) -> FromClause:
 
 def _learnt(lesson: Lesson, name: str) -> CTE:
     """(tool_id, sessions, feedback, vector) of the tools that move."""
-    calls = _calls(lesson.calls, with_vectors=True).subquery(f"{name}_call")
+    calls = recorded_calls(lesson.calls, with_vectors=True).subquery(f"{name}_call")
     length_1 = func.l2_normalize(cast(calls.c.vector, VECTOR()), type_=VECTOR())
     vote = select(
         calls.c.tool_id, calls.c.session, func.avg(length_1, type_=VECTOR()).label("vector")
@@ -240,7 +244,7 @@ def _learnt(lesson: Lesson, name: str) -> CTE:
     share = lesson.neutral / (func.count() + TRAFFIC_SHRINK)
     dimensions = lesson.calls.dimensions
     traffic = (
-        select(_times(total, share, dimensions).label("vector"))
+        select(times(total, share, dimensions).label("vector"))
         .select_from(votes)
         .cte(f"{name}_traffic")
         .prefix_with("MATERIALIZED")
@@ -258,7 +262,7 @@ def _learnt(lesson: Lesson, name: str) -> CTE:
     gain = WEIGHT * mean.c.sessions / (mean.c.sessions + SHRINK)
     apart = mean.c.vector.op("-", return_type=VECTOR())(traffic.c.vector)
     # Rounded before it is added, so that it adds up to the same when a text changes.
-    feedback = cast(_times(apart, gain, dimensions), HALFVEC())
+    feedback = cast(times(apart, gain, dimensions), HALFVEC())
     rounded = (
         select(mean.c.tool_id, mean.c.sessions, feedback.label("feedback"))
         .join(traffic, true())
@@ -270,7 +274,7 @@ def _learnt(lesson: Lesson, name: str) -> CTE:
             rounded.c.tool_id,
             rounded.c.sessions,
             rounded.c.feedback,
-            searched_vector(_of_text(), rounded.c.feedback).label("vector"),
+            searched_vector(text_vector(), rounded.c.feedback).label("vector"),
         )
         .select_from(rounded)
         .join(
@@ -283,13 +287,14 @@ def _learnt(lesson: Lesson, name: str) -> CTE:
     )
 
 
-def _times(vector: _Vector, factor: ColumnElement[Any], dimensions: int) -> _Vector:
+def times(vector: _Vector, factor: ColumnElement[Any], dimensions: int) -> _Vector:
     """Return a vector times a number, for which pgvector has no operator."""
     filled = func.array_fill(cast(factor, REAL), array([literal(dimensions, Integer)]))
     return vector.op("*", return_type=VECTOR())(cast(filled, VECTOR()))
 
 
-def _of_text() -> _Vector:
+def text_vector() -> _Vector:
+    """Return the vector of a tool's text, whether or not learning moved what is searched."""
     return func.coalesce(
         tool_embedding.c.description_vector, tool_embedding.c.vector, type_=HALFVEC()
     )
@@ -316,13 +321,13 @@ def replayed(candidate: Lesson, previous: Lesson | None, *, limit: int) -> Rows:
     """
     new = _learnt(replace(candidate, without_held_back=True), "candidate")
     states: dict[str, _Vector] = {
-        "descriptions": _of_text(),
-        "candidate": func.coalesce(new.c.vector, _of_text(), type_=HALFVEC()),
+        "descriptions": text_vector(),
+        "candidate": func.coalesce(new.c.vector, text_vector(), type_=HALFVEC()),
     }
     tools = _embedded(candidate.calls).outerjoin(new, new.c.tool_id == tool_registry.c.id)
     if previous is not None:
         old = _learnt(replace(previous, without_held_back=True), "previous")
-        states["previous"] = func.coalesce(old.c.vector, _of_text(), type_=HALFVEC())
+        states["previous"] = func.coalesce(old.c.vector, text_vector(), type_=HALFVEC())
         tools = tools.outerjoin(old, old.c.tool_id == tool_registry.c.id)
     tool = (
         select(tool_registry.c.id, *(vector.label(name) for name, vector in states.items()))
@@ -331,7 +336,7 @@ def replayed(candidate: Lesson, previous: Lesson | None, *, limit: int) -> Rows:
         .cte("tool")
         .prefix_with("MATERIALIZED")
     )
-    calls = _calls(candidate.calls, with_vectors=True).subquery("call")
+    calls = recorded_calls(candidate.calls, with_vectors=True).subquery("call")
     sample = (
         select(calls)
         .where(calls.c.held_back, calls.c.is_active)
@@ -396,7 +401,7 @@ def lock_moving_tools(lesson: Lesson) -> Rows:
 
     In the order in which a sync locks its tools, so that neither waits for the other for ever.
     """
-    called = _calls(lesson.calls).with_only_columns(tool_registry.c.id)
+    called = recorded_calls(lesson.calls).with_only_columns(tool_registry.c.id)
     return _locked(lesson.calls.namespace, tool_registry.c.id.in_(called))
 
 
@@ -422,7 +427,7 @@ def promote(lesson: Lesson) -> Update:
     """
     moved = _moves(lesson)
     # Of the row that is written, not of the one that was read: its text may just have changed.
-    of_text, feedback = _of_text(), moved.c.feedback
+    of_text, feedback = text_vector(), moved.c.feedback
     return (
         update(tool_embedding)
         .where(
@@ -453,9 +458,9 @@ def _moves(lesson: Lesson) -> Subquery:
             tool_registry.c.tool_name,
             func.coalesce(learnt.c.sessions, 0).label("sessions"),
             learnt.c.feedback,
-            _of_text().label("of_text"),
+            text_vector().label("of_text"),
             tool_embedding.c.vector.label("before"),
-            func.coalesce(learnt.c.vector, _of_text(), type_=HALFVEC()).label("after"),
+            func.coalesce(learnt.c.vector, text_vector(), type_=HALFVEC()).label("after"),
         )
         .select_from(
             _embedded(lesson.calls).outerjoin(learnt, learnt.c.tool_id == tool_registry.c.id)
@@ -488,7 +493,9 @@ def undo(namespace: str, tool_name: str | None) -> Update:
             tool_registry.c.namespace == namespace,
             tool_embedding.c.feedback_vector.is_not(None),
         )
-        .values(vector=_of_text(), description_vector=None, feedback_vector=None, feedback_count=0)
+        .values(
+            vector=text_vector(), description_vector=None, feedback_vector=None, feedback_count=0
+        )
         .returning(tool_registry.c.tool_name)
     )
     return (
@@ -517,7 +524,7 @@ def state_of_tool(namespace: str, model_id: int, tool_name: str) -> Rows:
         select(
             tool_embedding.c.feedback_count.label("sessions"),
             tool_embedding.c.feedback_vector.is_not(None).label("moved"),
-            _cosine(tool_embedding.c.vector, _of_text()).label("cosine_with_description"),
+            _cosine(tool_embedding.c.vector, text_vector()).label("cosine_with_description"),
         )
         .join(tool_registry, tool_registry.c.id == tool_embedding.c.tool_id)
         .where(
@@ -535,10 +542,10 @@ def moved_questions(
 
     Of a tool's calls, what came nearest first; the last two count all, also those cut off.
     """
-    call = _calls(calls, with_vectors=True).where(tool_registry.c.tool_name == tool_name)
+    call = recorded_calls(calls, with_vectors=True).where(tool_registry.c.tool_name == tool_name)
     found = call.subquery("call")
     before, after = (
-        _cosine(vector, found.c.vector) for vector in (_of_text(), tool_embedding.c.vector)
+        _cosine(vector, found.c.vector) for vector in (text_vector(), tool_embedding.c.vector)
     )
     since = bindparam("learned_until", learned_until, type_=found.c.created_at.type)
     waiting = since.is_(None) | (found.c.created_at > since)

@@ -12,15 +12,21 @@ from sqlalchemy import (
     Double,
     FromClause,
     Integer,
+    ScalarSelect,
     Text,
     bindparam,
+    case,
     cast,
+    column,
     func,
+    literal,
     literal_column,
     select,
+    table,
     union,
     union_all,
 )
+from sqlalchemy.dialects.postgresql import REGCLASS
 
 from registry.statements._rows import Rows
 from registry.statements.categories import categories_stamp, count_active_tools
@@ -38,43 +44,72 @@ _HIT_COLUMNS = (
     tool_registry.c.origin,
     tool_registry.c.requires_approval,
     tool_registry.c.read_only,
+    tool_registry.c.fallback,
     tool_registry.c.version,
 )
-_COUNTED_TOOLS = 1_001  # no strategy tells larger registries apart
 _K = bindparam("k", type_=Integer)
 _NEEDED = bindparam("needed", type_=Integer)
 _LIMIT = bindparam("candidates", type_=Integer)
 _EF_SEARCH = cast(func.current_setting("hnsw.ef_search"), Integer)
+# From so many vectors on, twice the candidate list keeps recall@10 at 0.98.
+_LARGE_INDEX = 30_000
+_MOST_EF_SEARCH = 1_000
 
 
 def set_search_settings(*, ef_search: int, statement_timeout_s: float) -> Rows:
-    """Set the search's options until the end of the transaction, and for nothing after it."""
+    """Set the search's options until the end of the transaction, and for nothing after it.
+
+    Args:
+        ef_search: Candidate list of an index scan; twice that in a large index.
+        statement_timeout_s: Of each statement.
+    """
+    vectors = (
+        select(column("reltuples"))
+        .select_from(table("pg_class"))
+        .where(column("oid") == cast(literal(tool_embedding.name), REGCLASS))
+        .scalar_subquery()
+    )
+    doubled = min(2 * ef_search, _MOST_EF_SEARCH)
     return select(
-        func.set_config("hnsw.ef_search", str(ef_search), True),
+        func.set_config(
+            "hnsw.ef_search",
+            case((vectors > _LARGE_INDEX, str(doubled)), else_=str(ef_search)),
+            True,
+        ),
         func.set_config("hnsw.iterative_scan", "relaxed_order", True),
         # The planner takes a distance for cheap and a page in memory for dear: with its default
         # of 4 it scans 10,000 vectors although the index answers in a third of the time.
         func.set_config("random_page_cost", "1.1", True),
         # Compiling the exact scan, which most searches never begin, takes longer than a search.
         func.set_config("jit", "off", True),
+        # What is planned once serves as well as a plan for each question, which takes a
+        # millisecond.
+        func.set_config("plan_cache_mode", "force_generic_plan", True),
         func.set_config("statement_timeout", str(round(statement_timeout_s * 1_000)), True),
     )
 
 
 def search_candidates(
-    model_id: int, dimensions: int, *, parts: int, words: bool, explained: bool = False
+    model_id: int,
+    dimensions: int,
+    *,
+    parts: int,
+    words: bool,
+    vectors: bool = True,
+    explained: bool = False,
 ) -> Rows:
     """Return what a search ranks: the nearest tools, and those with the question's words.
 
     Part 0 is the question, the others are its clauses. Binds `namespace`; `vector_<p>`, a
     part's in pgvector's text form; `terms`, and `masks` whose bit p says that a term is in part p;
-    `candidates`, how many of each kind and part; and `needed`, how many of the nearest must pass
-    the filters in the index's walk. Each row has, for each part p, `distance_<p>` (exact cosine
-    distance) and `words_<p>` (BM25, 0 where no term occurs). The rows are in no order: asked for
-    one, the planner may walk the index a second time, and miss some. Each row also holds what
-    relevance rests on: `possible`, what the question's words could weigh at most, and `spread`,
-    `null_evidence` and `zero` of the calibration, null where there is none; and what a strategy
-    rests on: `categories_stamp` and `active_tools`, counted as far as a strategy asks.
+    `candidates`, how many of each kind; `needed`, how many of the nearest must pass the filters in
+    the index's walk; and `counted`, how far active tools are counted. Each row has, for each part
+    p, `distance_<p>` (exact cosine distance) and `words_<p>` (BM25, 0 where no term occurs). The
+    rows are in no order: asked for one, the planner may walk the index a second time, and miss
+    some. Each row also holds what relevance rests on: `possible`, what the question's words could
+    weigh at most, and `center`, `spread`, `null_evidence`, `zero` and, with the question's inner
+    product, `traffic` of the calibration, null where there is none; and what a strategy rests on:
+    `categories_stamp` and `active_tools`.
 
     The model's id is written into the statement: only then can a prepared statement use the
     model's partial index. The walk is ordered by distance, ascending, with the index's own
@@ -83,29 +118,25 @@ def search_candidates(
     An index knows no filters, and one that goes on walking until enough tools pass them has left
     the well-explored part of its graph: among 100,000 tools recall@10 fell to 0.9 where 1 tool in
     100 passed, and to 0.3 where the nearest 10,000 were another namespace's. So only the nearer
-    half of what the index sees in one go is taken. Where enough of it pass, they are the answer;
-    else the caller's own tools are measured one by one, in this same statement.
+    half of what the index sees in one go is relied on. Where enough of it pass, they are the
+    answer; else the caller's own tools are measured one by one, in this same statement.
 
     Args:
         model_id: Whose vectors.
         dimensions: Of the model.
         parts: 1 for the question alone, 1 more for each clause.
         words: False leaves the words out: `words_<p>` is 0.
+        vectors: False leaves the vectors out, where a question could not be embedded: every
+            distance is what the questions that no tool fits find, so that words alone decide.
         explained: Adds the tool that `explained` names, active or not, to the candidates, and the
             column `description_distance`: what the distance is without feedback.
     """
     # The clauses' own walks found nothing more: what is near a clause has its words or is near
     # the question (recall@5 of four sets the same within 0.4, half of the time).
-    ids = [select(_near(model_id, dimensions, 0).c.id)]
+    ids = [select(_near(model_id, dimensions, 0).c.id)] if vectors else []
     scored, possible = word_scores(parts) if words else (None, literal_column("0"))
     if scored is not None:
-        with_words = union(
-            *(
-                select(top.c.tool_number)
-                for part in range(parts)
-                for top in (_with_most_words(scored, part),)
-            )
-        ).subquery("with_words")
+        with_words = _with_most_words(scored, parts)
         ids.append(
             select(tool_registry.c.id).join(
                 with_words, with_words.c.tool_number == tool_registry.c.number
@@ -117,22 +148,26 @@ def search_candidates(
         is_it = tool_registry.c.tool_name == bindparam("explained")
         visible = (visible[0], visible[1] | is_it)
         ids.append(select(tool_registry.c.id).where(visible[0], is_it))
+        described = func.coalesce(tool_embedding.c.description_vector, tool_embedding.c.vector)
         extra.append(
-            _distance(
-                dimensions,
-                0,
-                of=func.coalesce(tool_embedding.c.description_vector, tool_embedding.c.vector),
-            ).label("description_distance")
+            (_distance(dimensions, 0, of=described) if vectors else _stand_in(model_id)).label(
+                "description_distance"
+            )
         )
     candidate = union(*ids).subquery("candidate")
     found = (
         select(
             *_HIT_COLUMNS,
-            *(_distance(dimensions, part).label(f"distance_{part}") for part in range(parts)),
+            *(
+                (_distance(dimensions, part) if vectors else _stand_in(model_id)).label(
+                    f"distance_{part}"
+                )
+                for part in range(parts)
+            ),
             *extra,
-            *_calibration(model_id),
+            *_calibration(model_id, vectors=vectors),
             categories_stamp(),
-            count_active_tools(up_to=_COUNTED_TOOLS),
+            count_active_tools(),
         )
         .select_from(candidate)
         .join(tool_registry, tool_registry.c.id == candidate.c.id)
@@ -150,17 +185,34 @@ def search_candidates(
     )
 
 
-def _calibration(model_id: int) -> Iterator[ColumnElement[Any]]:
-    for name in ("spread", "null_evidence", "zero"):
-        yield (
-            select(tool_calibration.c[name])
-            .where(
-                tool_calibration.c.namespace == bindparam("namespace"),
-                tool_calibration.c.embedding_model_id == literal_column(f"{model_id:d}", Integer),
-            )
-            .scalar_subquery()
-            .label(name)
+def _calibration(model_id: int, *, vectors: bool) -> Iterator[ColumnElement[Any]]:
+    for name in ("center", "spread", "null_evidence", "zero"):
+        yield _calibrated(model_id, tool_calibration.c[name]).label(name)
+    if not vectors:
+        yield literal_column("0.0", Double).label("traffic")
+        return
+    asked = cast(bindparam("vector_0", type_=Text), HALFVEC())
+    common = func.coalesce(func.inner_product(tool_calibration.c.traffic, asked), 0.0)
+    yield _calibrated(model_id, common).label("traffic")
+
+
+def _calibrated(model_id: int, value: ColumnElement[Any]) -> ScalarSelect[Any]:
+    return (
+        select(value)
+        .where(
+            tool_calibration.c.namespace == bindparam("namespace"),
+            tool_calibration.c.embedding_model_id == literal_column(f"{model_id:d}", Integer),
         )
+        .scalar_subquery()
+    )
+
+
+def _stand_in(model_id: int) -> ColumnElement[float]:
+    """Return what stands for a distance that is not known."""
+    found_by_strangers = (
+        tool_calibration.c.center + tool_calibration.c.null_evidence * tool_calibration.c.spread
+    )
+    return 1 - func.coalesce(_calibrated(model_id, found_by_strangers), 0.5)
 
 
 def nearest_tools_exactly(model_id: int, dimensions: int) -> Rows:
@@ -198,16 +250,24 @@ def _near(model_id: int, dimensions: int, part: int) -> FromClause:
         .cte(f"walked_{part}")
         .prefix_with("MATERIALIZED")
     )
-    farthest = select(func.max(walked.c.distance)).scalar_subquery()
+    middle = (
+        select(walked.c.distance)
+        .order_by(walked.c.distance)
+        .offset(_EF_SEARCH // 2 - 1)
+        .limit(1)
+        .scalar_subquery()
+    )
     passed = (
         select(tool_registry.c.id, tool_registry.c.tool_name, walked.c.distance)
         .select_from(walked)
         .join(tool_registry, tool_registry.c.id == walked.c.tool_id)
-        .where(*_visible(), walked.c.distance < farthest)
+        .where(*_visible())
         .cte(f"passed_{part}")
         .prefix_with("MATERIALIZED")
     )
-    count = select(func.count()).select_from(passed).scalar_subquery()
+    count = (
+        select(func.count()).where(passed.c.distance <= middle).select_from(passed)
+    ).scalar_subquery()
     measured = (
         _measured(model_id, dimensions, part)
         .where(count < _NEEDED)
@@ -255,12 +315,13 @@ def _visible() -> tuple[ColumnElement[bool], ...]:
     return (tool_registry.c.namespace == bindparam("namespace"), tool_registry.c.is_active)
 
 
-def _with_most_words(scored: CTE, part: int) -> FromClause:
-    words = scored.c[f"words_{part}"]
+def _with_most_words(scored: CTE, parts: int) -> FromClause:
+    """(tool_number) of the tools that gain most by words, as `fusion.fuse` adds them up."""
+    of_part = [scored.c[f"words_{part}"] for part in range(parts)]
+    best_clause = [func.greatest(*of_part[1:])] if parts > 1 else []
     return (
         select(scored.c.tool_number)
-        .where(words > 0)
-        .order_by(words.desc(), scored.c.tool_number)
+        .order_by(sum(best_clause, of_part[0]).desc(), scored.c.tool_number)
         .limit(_LIMIT)
-        .subquery(f"words_of_{part}")
+        .subquery("with_words")
     )

@@ -5,12 +5,11 @@ Source: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     ARRAY,
     CTE,
     ColumnElement,
+    Double,
     Integer,
     Text,
     bindparam,
@@ -22,7 +21,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from registry.lexical import COMMON_TERM_TOOLS, K1, LENGTH_SHARE, MAX_POSTINGS
+from registry.lexical import K1, LENGTH_SHARE, MAX_POSTINGS
 from registry.tables import tool_corpus, tool_term, tool_term_count
 
 __all__ = ["word_scores"]
@@ -35,99 +34,91 @@ def word_scores(parts: int) -> tuple[CTE, ColumnElement[float]]:
     index are read for the rarest terms first, up to `MAX_POSTINGS` in all. The second value is the
     sum of the rarities of all the question's terms, those that no tool has too.
     """
-    corpus = _corpus()
-    tools, mean_length = (
-        select(corpus.c[name]).scalar_subquery() for name in ("tools", "mean_length")
-    )
     asked = _asked()
-    read = _read(asked)
-    df, frequency = read.c.tools_with_it, read.c.frequency
-    saturated = (
-        frequency
-        * (K1 + 1)
-        / (frequency + K1 * (1 - LENGTH_SHARE + LENGTH_SHARE * read.c.length / mean_length))
-    )
-    weighed = select(
-        read.c.mask, read.c.tool_number, (_rarity(tools, df) * saturated).label("weight")
-    ).subquery("weighed")
-    scored = (
-        select(
-            weighed.c.tool_number,
-            *(
-                func.coalesce(
-                    func.sum(weighed.c.weight).filter(weighed.c.mask.op("&")(1 << part) != 0), 0
-                ).label(f"words_{part}")
-                for part in range(parts)
-            ),
-        )
-        .group_by(weighed.c.tool_number)
-        .cte("scored")
-        .prefix_with("MATERIALIZED")
-    )
-    counts = (
-        select(read.c.term, func.max(df).label("tools")).group_by(read.c.term).subquery("counts")
-    )
-    known = func.coalesce(asked.c.counted, counts.c.tools, 0)
-    possible = (
-        select(func.coalesce(func.sum(_rarity(tools, known)), 0))
-        .select_from(asked.outerjoin(counts, counts.c.term == asked.c.term))
-        .scalar_subquery()
-    )
-    return scored, possible
-
-
-def _rarity(tools: Any, df: Any) -> ColumnElement[float]:
-    return func.ln(1 + (func.greatest(tools, df) - df + 0.5) / (df + 0.5))
-
-
-def _asked() -> CTE:
-    """(term, mask, counted, is_read) of the question; `counted` is null for rare terms."""
-    given = (
-        func.unnest(bindparam("terms", type_=ARRAY(Text)), bindparam("masks", type_=ARRAY(Integer)))
-        .table_valued(column("term", Text), column("mask", Integer), name="given")
-        .render_derived()
-    )
-    rows = func.coalesce(tool_term_count.c.tools, COMMON_TERM_TOOLS)
-    rarest_first = [rows, given.c.term]
-    return (
-        select(
-            given.c.term,
-            given.c.mask,
-            tool_term_count.c.tools.label("counted"),
-            (
-                (func.sum(rows).over(order_by=rarest_first) <= MAX_POSTINGS)
-                | (func.row_number().over(order_by=rarest_first) == 1)
-            ).label("is_read"),
-        )
-        .select_from(
-            given.outerjoin(
-                tool_term_count,
-                (tool_term_count.c.namespace == bindparam("namespace"))
-                & (tool_term_count.c.term == given.c.term),
-            )
-        )
-        .cte("asked")
-        .prefix_with("MATERIALIZED")
-    )
-
-
-def _read(asked: CTE) -> CTE:
-    """(term, mask, tool_number, frequency, length, tools_with_it) of the terms that are read."""
     posting = (
         select(tool_term.c.tool_number, tool_term.c.frequency, tool_term.c.length)
         .where(tool_term.c.namespace == bindparam("namespace"), tool_term.c.term == asked.c.term)
         .lateral("posting")
     )
-    return (
+    frequency = posting.c.frequency
+    # What is the same for all of a term's rows is worked out once, in `asked`.
+    weight = (
+        asked.c.most * frequency / (frequency + asked.c.floor + asked.c.per_word * posting.c.length)
+    )
+    scored = (
         select(
-            asked.c.term,
-            asked.c.mask,
-            posting,
-            func.count().over(partition_by=asked.c.term).label("tools_with_it"),
+            posting.c.tool_number,
+            *(
+                func.coalesce(
+                    func.sum(weight).filter(asked.c.mask.op("&")(1 << part) != 0), 0
+                ).label(f"words_{part}")
+                for part in range(parts)
+            ),
         )
         .select_from(asked.join(posting, true()))
         .where(asked.c.is_read)
-        .cte("read")
+        .group_by(posting.c.tool_number)
+        .cte("scored")
+        .prefix_with("MATERIALIZED")
+    )
+    possible = select(func.coalesce(func.sum(asked.c.rarity), 0)).scalar_subquery()
+    return scored, possible
+
+
+def _asked() -> CTE:
+    """(term, mask, is_read, rarity, most, floor, per_word) of the question's terms.
+
+    A tool that has a term `frequency` times among `length` words in all gains
+    `most * frequency / (frequency + floor + per_word * length)`.
+    """
+    given = (
+        func.unnest(bindparam("terms", type_=ARRAY(Text)), bindparam("masks", type_=ARRAY(Integer)))
+        .table_valued(column("term", Text), column("mask", Integer), name="given")
+        .render_derived()
+    )
+    namespace = bindparam("namespace")
+    # Words of few tools are not counted beforehand.
+    few = (
+        select(func.count())
+        .where(tool_term.c.namespace == namespace, tool_term.c.term == given.c.term)
+        .correlate(given)
+        .scalar_subquery()
+    )
+    counted = (
+        select(
+            given.c.term,
+            given.c.mask,
+            func.coalesce(tool_term_count.c.tools, few).label("tools"),
+        )
+        .select_from(
+            given.outerjoin(
+                tool_term_count,
+                (tool_term_count.c.namespace == namespace)
+                & (tool_term_count.c.term == given.c.term),
+            )
+        )
+        .cte("counted")
+        .prefix_with("MATERIALIZED")
+    )
+    df = counted.c.tools
+    corpus = _corpus()
+    rarity = func.ln(1 + (func.greatest(corpus.c.tools, df) - df + 0.5) / (df + 0.5))
+    rarest_first = [df, counted.c.term]
+    return (
+        select(
+            counted.c.term,
+            counted.c.mask,
+            (
+                (func.sum(df).over(order_by=rarest_first) <= MAX_POSTINGS)
+                | (func.row_number().over(order_by=rarest_first) == 1)
+            ).label("is_read"),
+            rarity.label("rarity"),
+            (rarity * (K1 + 1)).label("most"),
+            literal_column(f"{K1 * (1 - LENGTH_SHARE)!r}::float8", Double).label("floor"),
+            (K1 * LENGTH_SHARE / corpus.c.mean_length).label("per_word"),
+        )
+        .select_from(counted.join(corpus, true()))
+        .cte("asked")
         .prefix_with("MATERIALIZED")
     )
 

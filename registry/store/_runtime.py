@@ -8,6 +8,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg import RawCursor
 from psycopg.rows import dict_row
 from sqlalchemy import Connection
 
@@ -33,8 +34,8 @@ def fetch(
     """Run a compiled statement on the driver's connection, in this one's transaction."""
     driver: Any = connection.connection.driver_connection
     try:
-        with driver.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(statement.sql, {**statement.fixed, **parameters})
+        with RawCursor(driver, row_factory=dict_row) as cursor:
+            cursor.execute(statement.sql, statement.values(parameters), binary=True)
             return cursor.fetchall()
     except psycopg.Error as error:
         if driver.closed:  # which SQLAlchemy has not seen: it would roll back, and fail

@@ -27,7 +27,7 @@ from registry.statements import AnyRow
 from registry.statements import learning as learning_statements
 from registry.statements.learning import CountedCalls, Lesson
 from registry.store._runtime import Connection
-from registry.store.categories import Categories
+from registry.store.calibrating import Calibrating
 from registry.types import ProgressCallback, SyncProgress
 
 __all__ = ["Learning"]
@@ -53,7 +53,7 @@ class _Candidate:
     until: datetime | None
 
 
-class Learning(Categories):
+class Learning(Calibrating):
     """The part of the registry that learns from recorded calls."""
 
     def learn(
@@ -71,7 +71,8 @@ class Learning(Categories):
         questions of a fifth of the sessions, made without them; it is searched only when it is
         not worse than the tools' texts alone, nor than what was learnt before. One transaction
         makes the change, so a run that is broken off changes nothing. Without new calls there is
-        nothing to do. Needs no embedding model loaded, and embeds nothing.
+        nothing to do. Afterwards relevance is measured anew, unless `auto_calibrate` is off. Needs
+        no embedding model loaded, and embeds nothing.
 
         Args:
             dry_run: Replay and report, change nothing.
@@ -88,7 +89,10 @@ class Learning(Categories):
         if dry_run:
             return self._learn(settings, None, force=force, on_progress=on_progress)
         with self._lease(f"learn:{self.namespace}", wait=False) as lease:
-            return self._learn(settings, lease, force=force, on_progress=on_progress)
+            report = self._learn(settings, lease, force=force, on_progress=on_progress)
+        if report.promoted:
+            self._recalibrate()
+        return report
 
     def unlearn(self, tool_name: str | None = None) -> list[str]:
         """Search the vectors of the tools' texts again, at once, with every embedding model.
@@ -115,6 +119,7 @@ class Learning(Categories):
             connection.execute(
                 learning_statements.mark_undone(self.namespace, entirely=tool_name is None)
             )
+        self._recalibrate()
         return sorted({row.tool_name for row in rows})
 
     def explain_learning(self, tool_name: str, *, limit: int = 20) -> LearningExplanation:

@@ -16,13 +16,14 @@ from registry.explanation import explanation
 from registry.reranking import document_of, reranked
 from registry.settings import RegistrySettings
 from registry.store import _runtime
-from registry.store.tuning import Tuning
+from registry.store.scheduling import Scheduling
 from registry.strategy import (
     Plan,
     Strategy,
     StrategyLimits,
     choose,
     choose_hits,
+    fallbacks_behind,
     hits_to_fetch,
     is_exempt,
 )
@@ -40,7 +41,7 @@ __all__ = ["ToolRegistry"]
 _log = logging.getLogger(__name__)
 
 
-class ToolRegistry(Tuning):
+class ToolRegistry(Scheduling):
     """Embedded tool descriptions in Postgres: registered, searched, changed, switched off.
 
     One object a process: it owns one connection pool, may be shared between threads (the async
@@ -92,7 +93,8 @@ class ToolRegistry(Tuning):
 
         Raises:
             InvalidQueryError: Empty question, k or threshold out of range.
-            EmbeddingError: The question could not be embedded.
+            EmbeddingError: The embedding model's answer is unusable, or it did not answer and
+                words may not decide alone (`search_by_words_alone`, `word_weight`).
             EmbeddingModelMismatchError: The registry's vectors were changed to another model and
                 the old ones removed since this process started.
             RegistryUnavailableError: The database does not answer.
@@ -128,7 +130,10 @@ class ToolRegistry(Tuning):
         self._check_search(k, threshold)
         self.open()
         parts = self._parts(query)
-        rows = self._candidates(parts, self._wanted(k, strategy))
+        counted = MAX_K if strategy == "all" else limits.counted
+        rows = self._candidates(
+            parts, self._wanted(k, strategy), counted=counted, words_suffice=True
+        )
         plan = self._plan(query, rows, strategy, limits)
         return self._selected(query, parts, rows, k, threshold, plan, limits)
 
@@ -165,14 +170,16 @@ class ToolRegistry(Tuning):
         plan = self._plan(query, seen, strategy, limits)
         selection = self._selected(query, parts, seen, k, threshold, plan, limits)
         own = next((row for row in rows if row["tool_name"] == tool_name), None)
+        ranking = self._ranked(rows, parts, len(rows), plan)
         feedback = 0.0 if own is None else own["description_distance"] - own["distance_0"]
         return explanation(
             query,
             record,
-            ranking=self._ranked(rows, parts, len(rows), plan),
+            ranking=fallbacks_behind(plan, ranking, k=k, threshold=selection.threshold),
             selection=selection,
             k=k,
             feedback=feedback,
+            has_reranker=self._reranker is not None,
         )
 
     def _wanted(self, k: int, strategy: Strategy) -> int:
@@ -207,13 +214,14 @@ class ToolRegistry(Tuning):
         hits = self._ranked(rows, parts, self._wanted(fetched, plan.strategy), plan)
         if plan.strategy != "all":
             hits = self._reranked(query, hits)
-        chosen = choose_hits(plan, hits, k=k)
+        threshold = self.threshold if threshold is None else threshold
+        chosen = choose_hits(plan, fallbacks_behind(plan, hits, k=k, threshold=threshold), k=k)
         return ToolSelection(
             hits=tuple(chosen),
             exempt=frozenset(hit.tool_name for hit in chosen if is_exempt(plan, hit.category)),
             strategy=plan.strategy,
             categories=plan.categories,
-            threshold=self.threshold if threshold is None else threshold,
+            threshold=threshold,
         )
 
     def _reranked(self, query: str, hits: list[ToolHit]) -> list[ToolHit]:
@@ -223,15 +231,25 @@ class ToolRegistry(Tuning):
         try:
             documents = [document_of(hit) for hit in given]
             returned = self._reranker.compress_documents(documents, query)
-            return reranked(hits, given, returned)
+            ordered, passed_over = reranked(hits, given, returned)
         except Exception as error:  # anybody's code, and a search goes on without it
             _log.warning("reranker_failed", extra={"error": type(error).__name__}, exc_info=error)
             return hits
+        if passed_over:
+            _log.warning("reranker_answer_mended", extra={"passed_over": passed_over})
+        if not returned:
+            _log.warning("reranker_dropped_all", extra={"given": len(given)})
+        return ordered
 
     def as_vector_store(self) -> PGVectorStore:
         """Return the active tools of this namespace as a read-only LangChain vector store.
 
-        For other LangChain code; our own search is faster and exact about filters.
+        For other LangChain code; our own search is faster, and knows words and fallback tools.
+
+        A `filter` is langchain-postgres': keys are the columns of `tool_catalogue`. An unknown key
+        or operator is an error. `None` matches no tool, under `$ne` neither; a number given as
+        text is compared as the column's type says. No tool is in an empty list, and all of this
+        namespace are outside it. No filter reaches another namespace.
         """
         from registry.vector_store import vector_store_arguments
 

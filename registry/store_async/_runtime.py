@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg import AsyncRawCursor
 from psycopg.rows import dict_row
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -41,8 +42,8 @@ async def fetch(
     """Run a compiled statement on the driver's connection, in this one's transaction."""
     driver: Any = (await connection.get_raw_connection()).driver_connection
     try:
-        async with driver.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(statement.sql, {**statement.fixed, **parameters})
+        async with AsyncRawCursor(driver, row_factory=dict_row) as cursor:
+            await cursor.execute(statement.sql, statement.values(parameters), binary=True)
             return await cursor.fetchall()
     except psycopg.Error as error:
         if driver.closed:  # which SQLAlchemy has not seen: it would roll back, and fail

@@ -26,7 +26,7 @@ from registry.statements import AnyRow
 from registry.statements import learning as learning_statements
 from registry.statements.learning import CountedCalls, Lesson
 from registry.store_async._runtime import AsyncConnection
-from registry.store_async.categories import AsyncCategories
+from registry.store_async.calibrating import AsyncCalibrating
 from registry.types import ProgressCallback, SyncProgress
 
 __all__ = ["AsyncLearning"]
@@ -52,7 +52,7 @@ class _Candidate:
     until: datetime | None
 
 
-class AsyncLearning(AsyncCategories):
+class AsyncLearning(AsyncCalibrating):
     """The part of the registry that learns from recorded calls."""
 
     async def learn(
@@ -70,7 +70,8 @@ class AsyncLearning(AsyncCategories):
         questions of a fifth of the sessions, made without them; it is searched only when it is
         not worse than the tools' texts alone, nor than what was learnt before. One transaction
         makes the change, so a run that is broken off changes nothing. Without new calls there is
-        nothing to do. Needs no embedding model loaded, and embeds nothing.
+        nothing to do. Afterwards relevance is measured anew, unless `auto_calibrate` is off. Needs
+        no embedding model loaded, and embeds nothing.
 
         Args:
             dry_run: Replay and report, change nothing.
@@ -87,7 +88,10 @@ class AsyncLearning(AsyncCategories):
         if dry_run:
             return await self._learn(settings, None, force=force, on_progress=on_progress)
         async with self._lease(f"learn:{self.namespace}", wait=False) as lease:
-            return await self._learn(settings, lease, force=force, on_progress=on_progress)
+            report = await self._learn(settings, lease, force=force, on_progress=on_progress)
+        if report.promoted:
+            await self._recalibrate()
+        return report
 
     async def unlearn(self, tool_name: str | None = None) -> list[str]:
         """Search the vectors of the tools' texts again, at once, with every embedding model.
@@ -116,6 +120,7 @@ class AsyncLearning(AsyncCategories):
             await connection.execute(
                 learning_statements.mark_undone(self.namespace, entirely=tool_name is None)
             )
+        await self._recalibrate()
         return sorted({row.tool_name for row in rows})
 
     async def explain_learning(self, tool_name: str, *, limit: int = 20) -> LearningExplanation:

@@ -1,107 +1,49 @@
-"""Searching: candidates from the database, and the relevance scale of a catalogue."""
+"""Searching: candidates from the database."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from registry import statements
-from registry.anchors import ANCHORS
-from registry.errors import EmbeddingError, RegistryBusyError, RegistryError
-from registry.relevance import Calibration, null_evidence, spread_of
+from registry.base import COUNTED
+from registry.errors import EmbeddingUnavailableError
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.sets import AsyncEmbeddingSets
-from registry.types import CalibrationReport
 
 __all__ = ["AsyncSearching"]
 
-_CALIBRATED_FROM_TOOLS = 20
-_STALE_SHARE = 0.2  # of the tools, that came or went since
+_log = logging.getLogger(__name__)
 
 
 class AsyncSearching(AsyncEmbeddingSets):
     """The part of the registry that asks the database what a question may be answered by."""
 
-    async def calibrate(self) -> CalibrationReport:
-        """Measure what relevance means with this embedding model and this catalogue; no labels.
-
-        A sync does so by itself, from 20 tools on, when a fifth of them came or went, and when
-        `learn` moved vectors since.
-
-        Raises:
-            RegistryError: Nothing is registered yet.
-            EmbeddingError: The questions that it is measured with could not be embedded.
-            RegistryUnavailableError: The database does not answer.
-        """
-        await self.open()
-        tools, questions = (list(texts) for texts in zip(*ANCHORS, strict=True))
-        tool_vectors = await self._embedder.aembed_documents(tools)
-        question_vectors = await self._embedder.aembed_queries(questions)
-        spread = spread_of(_rows(question_vectors), _rows(tool_vectors))
-        first: list[float] = []
-        for question in questions:
-            rows = await self._candidates([question], 1)
-            if not rows:
-                raise RegistryError("Nothing is registered yet; sync tools before calibrating.")
-            first.append(self._first_evidence(rows, [question], spread))
-        by = Calibration(spread=spread, null=null_evidence(first))
-        assert self._model is not None
-        async with self._connection() as connection:
-            counted = await connection.scalar(statements.corpus_size(self.namespace)) or 0
-            version = await connection.scalar(
-                statements.store_calibration(
-                    self.namespace, self._model[0], by, tools=counted, calls=0
-                )
-            )
-        self._calibration = by
-        return CalibrationReport(
-            spread=spread, null=by.null, zero=by.zero, tools=counted, calls=0, version=version or 1
-        )
-
-    async def _ensure_calibration(self) -> list[str]:
-        """Calibrate where that was never done, or the catalogue has become another one since.
-
-        Returns:
-            A note where it could not be done: a sync does not fail for it.
-        """
-        if self._model is None or not self.settings.auto_calibrate:
-            return []
-        async with self._connection() as connection:
-            state = (
-                await connection.execute(
-                    statements.calibration_state(self.namespace, self._model[0])
-                )
-            ).one_or_none()
-        if state is None or state.tools < _CALIBRATED_FROM_TOOLS:
-            return []
-        known = state.calibrated
-        same = known is not None and abs(state.tools - known) <= _STALE_SHARE * known
-        if same and not state.moved:
-            return []
-        try:
-            async with self._lease(f"calibrate:{self.namespace}", wait=False):
-                await self.calibrate()
-        except RegistryBusyError:
-            return []  # another process is doing it
-        except EmbeddingError as error:
-            return [f"relevance was not calibrated ({error}); run `toolrag calibrate`"]
-        return []
-
     async def _candidates(
-        self, parts: Sequence[str], k: int, *, explained: str | None = None
+        self,
+        parts: Sequence[str],
+        k: int,
+        *,
+        counted: int = COUNTED,
+        explained: str | None = None,
+        words_suffice: bool = False,
     ) -> list[dict[str, Any]]:
         """Return what a question and its clauses may be answered by, in no order.
 
         Args:
             parts: The question, and its clauses.
             k: Most hits.
+            counted: How far active tools are counted.
             explained: Name of a tool that is to be among them.
+            words_suffice: Whether to go on where the embedding model does not answer.
         """
-        vectors = await self._embedder.aembed_queries(parts)
-        parameters = {**self._search_parameters(parts, vectors, k), "explained": explained}
+        vectors = await self._question_vectors(parts, words_suffice=words_suffice)
+        parameters = {
+            **self._search_parameters(parts, vectors, k, counted=counted),
+            "explained": explained,
+        }
         async with self._search_connection() as connection:
             rows = await self._asked(
                 connection, parameters, len(parts), k, on_replica=self._replica_url is not None
@@ -110,6 +52,23 @@ class AsyncSearching(AsyncEmbeddingSets):
             async with self._connection() as connection:
                 rows = await self._asked(connection, parameters, len(parts), k, on_replica=False)
         return rows or []
+
+    async def _question_vectors(
+        self, parts: Sequence[str], *, words_suffice: bool
+    ) -> Sequence[str]:
+        """Return the vectors of a question and its clauses; none where words have to do alone.
+
+        The model's client has tried again already, as often as it is set to.
+        """
+        try:
+            return await self._embedder.aembed_queries(parts)
+        except EmbeddingUnavailableError as error:
+            if not (words_suffice and self.settings.search_by_words_alone):
+                raise
+            if self.settings.word_weight == 0:
+                raise
+            _log.warning("searched_by_words_alone", extra={"reason": str(error)})
+            return ()
 
     async def _asked(
         self,
@@ -125,6 +84,10 @@ class AsyncSearching(AsyncEmbeddingSets):
             await self._know_model(connection)
         if self._model is None:
             return []
+        variant = {
+            "vectors": "vector_0" in parameters,
+            "explained": parameters["explained"] is not None,
+        }
         (settings,) = await _runtime.fetch(connection, self._search_settings(k))
         serving = settings["serving"]
         if serving not in (self._model[0], self._other_serving) and not await self._settled(
@@ -132,9 +95,7 @@ class AsyncSearching(AsyncEmbeddingSets):
         ):
             return None
         rows = await _runtime.fetch(
-            connection,
-            self._search_statement(parts, explained=parameters["explained"] is not None),
-            parameters,
+            connection, self._search_statement(parts, **variant), parameters
         )
         if rows:
             await self._current_router(connection, rows[0]["categories_stamp"])
@@ -165,7 +126,3 @@ class AsyncSearching(AsyncEmbeddingSets):
             raise self._pruned(models)
         self._other_serving = serving
         return True
-
-
-def _rows(vectors: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([np.fromstring(vector.strip("[]"), sep=",") for vector in vectors])

@@ -86,7 +86,7 @@ class AsyncTools(AsyncWriting):
             expected_version: Refuse unless the tool still has this version.
             changed_by: Who, for the history; the database user when empty.
             **changes: New values of `description`, `display_name`, `category`, `examples`,
-                `requires_approval` and `read_only`.
+                `requires_approval`, `read_only` and `fallback`.
 
         Returns:
             The tool as it is now; unchanged where the values are what they were.

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import psycopg
 import pytest
+from langchain_core.embeddings import Embeddings
+from psycopg import sql
+from sqlalchemy import create_engine
 
 from registry import RegistrySettings
 from registry.embedding import Embedder
 from registry.errors import RegistryError
-from registry.relevance import ZERO, Calibration, relevance
+from registry.learning import LearningSettings
+from registry.relevance import LEAST_CALLS, ZERO, Calibration, Scale, relevance
+from registry.statements import calibration as calibration_statements
+from registry.statements.learning import CountedCalls
+from registry.types import ToolSpec
 from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.support.catalogue import many_specs, spec
 from tests.support.command_line import Run
@@ -107,7 +115,8 @@ async def test_relevance_goes_by_the_calibration_and_the_order_does_not(
     assert relevances == sorted(relevances, reverse=True)
     assert relevances != [hit.relevance for hit in before]
     # The default threshold lies where the scale says: `zero` above the null of this catalogue.
-    by = Calibration(spread=report.spread, null=report.null, zero=report.zero)
+    scale = Scale(center=report.center, spread=report.spread)
+    by = Calibration(scale=scale, null=report.null, zero=report.zero)
     assert relevance(np.array([report.null + report.zero]), by)[0] == pytest.approx(0.6)
     # Another process takes it over with its first search.
     other = await open_registry()
@@ -169,6 +178,247 @@ async def test_nothing_to_calibrate(open_registry: OpenRegistry) -> None:
     with pytest.raises(RegistryError, match="sync tools before calibrating"):
         await registry.calibrate()
     assert stored(registry.database_url) == []
+
+
+# ---------------------------------------------------------------- recorded calls
+
+
+class NoModel(Embeddings):
+    """What a command that embeds nothing works with."""
+
+    def embed_documents(self, texts: list[str]) -> NoReturn:
+        raise AssertionError("nothing is to be embedded")
+
+    def embed_query(self, text: str) -> NoReturn:
+        raise AssertionError("nothing is to be embedded")
+
+
+def calls_of(tools: Sequence[ToolSpec], count: int, *, words: str = "{text}") -> list[Called]:
+    """Return calls, each of a session of its own; `{text}` is the tool's description."""
+    chosen = [tools[number % len(tools)] for number in range(count)]
+    return [
+        Called(
+            question=words.format(text=tool.description, number=number),
+            tool=tool.tool_name,
+            session=f"s{number}",
+        )
+        for number, tool in enumerate(chosen)
+    ]
+
+
+def change(url: str, statement: sql.SQL | sql.Composed) -> None:
+    with psycopg.connect(psycopg_url(url)) as connection:
+        connection.execute(statement)
+
+
+def traffic_is_known(url: str) -> bool:
+    with psycopg.connect(psycopg_url(url)) as connection:
+        rows = connection.execute("SELECT traffic IS NOT NULL FROM tool_calibration").fetchall()
+    return bool(rows and rows[0][0])
+
+
+@pytest.mark.parametrize("rises", [True, False], ids=["all fit well", "many hardly fit"])
+async def test_recorded_calls_move_zero(open_registry: OpenRegistry, rises: bool) -> None:
+    embeddings = HashEmbeddings(512)
+    registry = await open_registry(embeddings=embeddings)
+    # Of five tools each stands among the first five, whatever is asked.
+    tools = many_specs(30 if rises else 5)
+    await registry.sync(tools)
+    before = await registry.calibrate()
+    assert (before.calls, before.zero) == (0, ZERO)
+    assert not traffic_is_known(registry.database_url)
+    calls = calls_of(tools, 120)
+    if not rises:
+        calls[:60] = calls_of(tools, 60, words="whatever {number}")
+    record(registry.database_url, calls, embeddings)
+    after = await registry.calibrate()
+    assert after.calls > LEAST_CALLS
+    assert traffic_is_known(registry.database_url)
+    assert after.zero > ZERO if rises else after.zero < ZERO
+    assert after.version == before.version + 1
+    # It belongs to what is recorded: without the records all is as before.
+    change(registry.database_url, sql.SQL("DELETE FROM tool_selection"))
+    gone = await registry.calibrate()
+    assert (gone.calls, gone.zero, gone.null) == (0, ZERO, pytest.approx(before.null))
+    assert not traffic_is_known(registry.database_url)
+
+
+async def test_too_few_sessions_say_nothing_whatever_they_call(
+    open_registry: OpenRegistry,
+) -> None:
+    """One user cannot move what all others are offered: a session counts once."""
+    embeddings = HashEmbeddings(512)
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    calls = calls_of(tools, LEAST_CALLS - 2)
+    many = [Called(question=c.question, tool=c.tool, session="one") for c in calls_of(tools, 90)]
+    nobody = [Called(question=c.question, tool=c.tool) for c in calls_of(tools, 90)]
+    record(registry.database_url, [*calls, *many], embeddings)
+    assert (await registry.calibrate()).calls == 0
+    assert not traffic_is_known(registry.database_url)
+    record(registry.database_url, nobody, embeddings)
+    assert (await registry.calibrate()).calls == LEAST_CALLS, "those without any id are one more"
+
+
+async def test_no_more_than_1000_calls_are_asked_again(open_registry: OpenRegistry) -> None:
+    embeddings = HashEmbeddings()
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    record(registry.database_url, calls_of(tools, 1_030), embeddings)
+    assert (await registry.calibrate()).calls == 1_000
+
+
+@pytest.mark.parametrize(
+    ("missing", "settings", "counts"),
+    [
+        ("query_vector", RegistrySettings(), False),
+        ("query_snippet", RegistrySettings(), False),
+        # Where words count for nothing, the text is not needed.
+        ("query_snippet", RegistrySettings(word_weight=0), True),
+        ("query_vector", RegistrySettings(word_weight=0), False),
+    ],
+)
+async def test_what_privacy_left_out_of_the_log(
+    open_registry: OpenRegistry, missing: str, settings: RegistrySettings, counts: bool
+) -> None:
+    embeddings = HashEmbeddings(512)
+    registry = await open_registry(embeddings=embeddings, settings=settings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    record(registry.database_url, calls_of(tools, 60), embeddings)
+    forget = sql.SQL("UPDATE tool_selection SET {} = NULL").format(sql.Identifier(missing))
+    change(registry.database_url, forget)
+    report = await registry.calibrate()
+    assert (report.calls == 60) is counts
+    assert (report.zero == ZERO) is not counts
+    assert traffic_is_known(registry.database_url) is counts
+
+
+@pytest.mark.parametrize("status", ["error", "refused", "timeout", None])
+async def test_calls_without_success_say_nothing(open_registry: OpenRegistry, status: Any) -> None:
+    embeddings = HashEmbeddings()
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    calls = [
+        Called(question=c.question, tool=c.tool, session=c.session, status=status)
+        for c in calls_of(tools, 60)
+    ]
+    record(registry.database_url, calls, embeddings)
+    record(registry.database_url, calls_of(tools, 60), embeddings, namespace="theirs")
+    assert (await registry.calibrate()).calls == 0
+
+
+async def test_learning_measures_anew_at_once_and_embeds_nothing(
+    open_registry: OpenRegistry,
+) -> None:
+    embeddings = HashEmbeddings()
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    record(registry.database_url, calls_of(tools, 90, words="do {text} now"), embeddings)
+    before = (await registry.search("handle alpha case 3", threshold=0))[0].relevance
+    without_model = await open_registry(embeddings=Embedder(NoModel(), name="none"), opened=False)
+    assert (await without_model.learn(force=True)).promoted
+    assert versions(registry) == {"default": 2}
+    assert traffic_is_known(registry.database_url)
+    with psycopg.connect(psycopg_url(registry.database_url)) as connection:
+        (row,) = connection.execute("SELECT zero, calls FROM tool_calibration").fetchall()
+    assert row[0] != ZERO
+    assert row[1] == 90
+    # It is what `calibrate` measures, with vectors that are rounded once.
+    measured = await registry.calibrate()
+    assert (measured.zero, measured.calls) == (pytest.approx(row[0], abs=0.02), 90)
+    after = (await registry.search("handle alpha case 3", threshold=0))[0].relevance
+    assert after != before, "another process goes by it with its next search"
+    await without_model.unlearn()
+    assert versions(registry) == {"default": 4}
+
+
+async def test_learning_leaves_it_to_the_operator_where_the_settings_say_so(
+    open_registry: OpenRegistry,
+) -> None:
+    embeddings = HashEmbeddings()
+    settings = RegistrySettings(auto_calibrate=False)
+    registry = await open_registry(embeddings=embeddings, settings=settings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    record(registry.database_url, calls_of(tools, 90), embeddings)
+    assert (await registry.learn(force=True)).promoted
+    assert stored(registry.database_url) == []
+    await registry.calibrate()
+    await registry.unlearn()
+    assert versions(registry) == {"default": 1}
+
+
+async def test_a_question_is_measured_as_if_its_session_had_taught_nothing(
+    open_registry: OpenRegistry,
+) -> None:
+    embeddings = HashEmbeddings(128)
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(24)
+    await registry.sync(tools)
+    calls = [
+        Called(question=f"{word} {place}", tool=tools[place].tool_name, session=f"s{place}{word}")
+        for place in range(3)
+        for word in ("sum", "total", "add up")
+    ]
+    # A session that called two tools, one of them twice, and a tool that falls below two sessions.
+    calls += [
+        Called(question="sum it", tool=tools[0].tool_name, session="both"),
+        Called(question="count it", tool=tools[0].tool_name, session="both"),
+        Called(question="count it all", tool=tools[1].tool_name, session="both"),
+        Called(question="count them too", tool=tools[9].tool_name, session="both"),
+        Called(question="never mind", tool=tools[9].tool_name, session="other"),
+    ]
+    record(registry.database_url, calls, embeddings)
+    settings = LearningSettings(neutral=0.0)
+    assert (await registry.learn(force=True, settings=settings)).promoted
+    engine = create_engine(registry.database_url)
+    counted = CountedCalls(namespace="default", model_id=1, dimensions=128)
+    with engine.connect() as connection:
+        (row,) = [
+            row
+            for row in connection.execute(
+                calibration_statements.sampled_calls(counted, limit=100, with_text=True)
+            )
+            if row.session == "both"
+        ]
+        learnt_until = connection.exec_driver_sql(
+            "SELECT recorded_until FROM tool_learning"
+        ).scalar()
+        found = connection.execute(
+            calibration_statements.left_out(
+                counted,
+                [(row.selection_id, row.session)],
+                neutral=f"[{','.join('0' * 128)}]",
+                learned_until=learnt_until,
+            )
+        ).all()
+        unseen = connection.execute(
+            calibration_statements.left_out(
+                counted,
+                [(row.selection_id, row.session)],
+                neutral=f"[{','.join('0' * 128)}]",
+                learned_until=None,
+            )
+        ).all()
+    engine.dispose()
+    names = sorted(tools[place].tool_name for place in (0, 1, 9))
+    assert [each.tool_name for each in found] == names
+    called = {call.tool for call in calls if call.question == row.text and call.session == "both"}
+    assert {each.tool_name for each in found if each.was_called} == called
+    assert [each.distance for each in unseen] == [None] * 3, "what nothing was learnt from"
+    forget = sql.SQL("DELETE FROM tool_selection WHERE session_id = 'both'")
+    change(registry.database_url, forget)
+    await registry.learn(force=True, settings=settings)
+    distances = {
+        hit.tool_name: hit.distance for hit in await registry.search(row.text, k=24, threshold=0)
+    }
+    for each in found:
+        assert each.distance == pytest.approx(distances[each.tool_name], abs=0.003)
 
 
 # ---------------------------------------------------------------- the command

@@ -25,11 +25,11 @@ TOOLS = [
 def routing_state(registry: EitherRegistry, *, up_to: int = 51) -> tuple[int, str]:
     """Return what a search reads beside its candidates."""
     statement = statements.DriverStatement.of(
-        select(statements.count_active_tools(up_to=up_to), statements.categories_stamp())
+        select(statements.count_active_tools(), statements.categories_stamp())
     )
-    parameters = {**statement.fixed, "namespace": registry.namespace}
+    values = statement.values({"namespace": registry.namespace, "counted": up_to})
     with psycopg.connect(psycopg_url(registry.database_url)) as connection:
-        row = connection.execute(statement.sql.encode(), parameters).fetchone()
+        row = psycopg.RawCursor(connection).execute(statement.sql.encode(), values).fetchone()
     assert row is not None
     return row[0], row[1]
 

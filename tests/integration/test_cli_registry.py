@@ -189,7 +189,7 @@ def test_update_and_validate(toolrag: Run, database_url: str) -> None:
     updated = toolrag(
         *("tools", "update", "get_weather", "--description", "Forecast for a city."),
         *("--display-name", "Weather", "--category", "weather", "--example", "Will it rain?"),
-        *("--example", "Is it cold?", "--requires-approval", "--read-only"),
+        *("--example", "Is it cold?", "--requires-approval", "--read-only", "--fallback"),
         *("--expect-version", "1", "--changed-by", "ann"),
     )
     assert (updated.code, updated.out) == (0, "get_weather is at version 2 now.\n"), updated.err
@@ -197,7 +197,10 @@ def test_update_and_validate(toolrag: Run, database_url: str) -> None:
     assert (shown["description"], shown["display_name"]) == ("Forecast for a city.", "Weather")
     assert (shown["category"], shown["examples"]) == ("weather", ["Will it rain?", "Is it cold?"])
     assert (shown["requires_approval"], shown["read_only"], shown["is_edited"]) == (True,) * 3
-    assert "2 (edited in the registry)" in toolrag("tools", "show", "get_weather").out
+    assert shown["fallback"] is True
+    for_people = toolrag("tools", "show", "get_weather").out
+    assert "2 (edited in the registry)" in for_people
+    assert "\nfallback        yes\n" in for_people
     assert "get_weather" in toolrag("search", "Is it cold?", "-k", "1").out
     same = toolrag("tools", "update", "get_weather", "--category", "weather")
     assert same.out == "get_weather is like that already (version 2).\n"
@@ -205,11 +208,13 @@ def test_update_and_validate(toolrag: Run, database_url: str) -> None:
     diff = toolrag("tools", "diff", "get_weather", "1", "2").out
     assert '\ncategory: "general" -> "weather"\n' in diff
     assert "\nrequires_approval: no -> yes\n" in diff
+    assert "\nfallback: no -> yes\n" in diff
     assert "\nexamples\n@@ -0,0 +1,2 @@\n+Will it rain?\n+Is it cold?\n" in diff
-    flags = ("--no-examples", "--no-read-only", "--no-requires-approval")
+    flags = ("--no-examples", "--no-read-only", "--no-requires-approval", "--no-fallback")
     assert toolrag("tools", "update", "get_weather", *flags).code == 0
     shown = document(toolrag, "tools", "show", "get_weather")
     assert (shown["examples"], shown["read_only"], shown["version"]) == ([], False, 3)
+    assert shown["fallback"] is False
 
     found = document(toolrag, "validate", "shop_tools:TOOLS")
     assert (found["is_valid"], found["checked"]) == (False, 3)

@@ -65,6 +65,172 @@ async def test_ranked_out(open_registry: OpenRegistry) -> None:
     assert (await registry.explain(QUESTION, last.tool_name, k=3, threshold=0)).is_offered
 
 
+async def test_where_the_score_was_lost(open_registry: OpenRegistry) -> None:
+    registry = await opened(open_registry)
+    first = (await registry.search(QUESTION, k=1, threshold=0))[0]
+    told = await registry.explain(QUESTION, "pay_invoice", k=1, threshold=0)
+    assert told.hit is not None
+    assert told.hit.parts is not None
+    assert first.parts is not None
+    meaning = first.parts.vector - told.hit.parts.vector
+    words = first.parts.words - told.hit.parts.words
+    assert min(meaning, words) > 0.005
+    assert f"({meaning:.2f} lost by meaning, {words:.2f} lost by words)" in told.reasons[0]
+    # A word of its own that the first has not: that much is won back.
+    question = f"{QUESTION}, supplier"
+    won = await registry.explain(question, "pay_invoice", k=1, threshold=0)
+    first = (await registry.search(question, k=1, threshold=0))[0]
+    assert first.tool_name == "get_forecast"
+    assert won.shared_words == ("supplier",)
+    parts = [
+        (p.vector, p.words, p.clause_vector, p.clause_words) for p in (first.parts, won.hit.parts)
+    ]
+    lost = [one - other for one, other in zip(*parts, strict=True)]
+    by_words = lost[1] + lost[3]
+    kind = "lost" if by_words > 0 else "won"
+    assert f"{abs(by_words):.2f} {kind} by words" in won.reasons[0]
+    assert f"{lost[0] + lost[2]:.2f} lost by meaning" in won.reasons[0]
+
+
+async def test_tools_that_say_the_same_are_named(open_registry: OpenRegistry) -> None:
+    twins = [
+        spec(name, f"Compute the area of a triangle{more}.")
+        for name, more in (
+            ("area", ""),
+            ("area_of_triangle", " from base and height"),
+            ("triangle_area", ""),
+            ("circle", " or a circle"),
+        )
+    ]
+    registry = await opened(open_registry, [*TOOLS, *twins])
+    question = "Compute the area of a triangle from its base and height"
+    ranked = [hit.tool_name for hit in await registry.search(question, k=4, threshold=0)]
+    assert set(ranked) == {each.tool_name for each in twins}
+    told = await registry.explain(question, "area", k=ranked.index("area"), threshold=0)
+    [_, same] = told.reasons
+    before = ranked[: ranked.index("area")]
+    assert before
+    assert same == f"tools that say the same or more stand before it: {', '.join(before)}"
+    assert told.advice[0].startswith("if those do the same, switch all but one of them off")
+    # One that says more of the question than it is no twin of those that say less.
+    weather = await registry.explain(QUESTION, "get_humidity", k=1, threshold=0)
+    assert not any("say the same" in reason for reason in weather.reasons)
+    assert not any("switch all" in advice for advice in weather.advice)
+
+
+async def test_advice_on_a_compound_question_is_about_one_part(
+    open_registry: OpenRegistry,
+) -> None:
+    registry = await opened(open_registry)
+    question = "Pay the plumber's bill of a supplier, and tell me the forecast for Oslo"
+    told = await registry.explain(question, "pay_invoice", k=1, threshold=1)
+    assert told.hit is not None
+    assert told.hit.parts is not None
+    part = told.hit.parts.clause
+    assert part == "Pay the plumber's bill of a supplier"
+    (advice,) = [text for text in told.advice if "as an example" in text]
+    assert f'give pay_invoice that part as an example ("{part}")' in advice
+    assert "plumber" in advice
+    assert "oslo" not in advice
+    assert "oslo" in told.missing_words, "of the whole question"
+
+
+async def test_advice_followed_brings_the_tool_in(open_registry: OpenRegistry) -> None:
+    registry = await opened(open_registry)
+    question = "How damp will my cellar get?"
+    told = await registry.explain(question, "get_humidity", k=1, threshold=0)
+    assert not told.is_offered
+    (advice,) = [text for text in told.advice if "as an example" in text]
+    assert "damp, cellar" in advice.replace("cellar, damp", "damp, cellar")
+    assert "give get_humidity that question as an example" in advice
+    await registry.update_tool("get_humidity", examples=[question])
+    assert (await registry.explain(question, "get_humidity", k=1, threshold=0)).is_offered
+
+
+async def test_settings_are_advised_only_where_somebody_would_set_them(
+    open_registry: OpenRegistry,
+) -> None:
+    registry = await opened(open_registry)
+    ranked = await registry.search(QUESTION, k=16, threshold=0)
+    third, last = ranked[2], ranked[-1]
+
+    async def settings(hit: Any, **options: Any) -> list[str]:
+        told = await registry.explain(QUESTION, hit.tool_name, **options)
+        return [text for text in told.advice if "as an example" not in text]
+
+    assert await settings(third, k=1, threshold=0) == ["k of at least 3 would take it in"]
+    assert await settings(last, k=1, threshold=0) == [], "nobody offers 16 tools for one"
+    assert await settings(third, k=5, threshold=1) == [], "nearly everything would pass"
+    # Both, as neither alone would do.
+    near = third.relevance + 0.05
+    [both] = await settings(third, k=1, threshold=near)
+    lower = f"{int(third.relevance * 100) / 100:.2f}"
+    assert both == f"k of at least 3 with a threshold of {lower} would take it in"
+    assert (
+        await registry.explain(QUESTION, third.tool_name, k=3, threshold=float(lower))
+    ).is_offered
+    for k, threshold in ((3, near), (1, float(lower))):
+        told = await registry.explain(QUESTION, third.tool_name, k=k, threshold=threshold)
+        assert not told.is_offered
+    # What else a lower threshold lets through.
+    second = ranked[1]
+    beside = await settings(third, k=5, threshold=second.relevance + 0.01)
+    others = [h.tool_name for h in ranked[:5] if float(lower) <= h.relevance <= second.relevance]
+    expected = ", ".join(name for name in others if name != third.tool_name)
+    if third.relevance >= second.relevance + 0.01 - 0.15:
+        assert beside == [
+            f"a threshold of {lower} or less would let it pass, and with it {expected}"
+        ]
+
+
+async def test_numbers_that_look_the_same_are_told_apart(open_registry: OpenRegistry) -> None:
+    registry = await opened(open_registry)
+    hit = (await registry.search(QUESTION, k=2, threshold=0))[1]
+    told = await registry.explain(QUESTION, hit.tool_name, threshold=hit.relevance + 0.0004)
+    assert not told.is_offered
+    low, high = told.reasons[-1].removeprefix("relevance ").split(" is below the threshold ")
+    assert float(low) < float(high)
+    (advice,) = [text for text in told.advice if "or less would let it pass" in text]
+    threshold = float(advice.split()[3])
+    assert (await registry.explain(QUESTION, hit.tool_name, threshold=threshold)).is_offered
+
+
+async def test_ret_8_a_fallback_tool_is_told_as_one(open_registry: OpenRegistry) -> None:
+    """RET-8: why it was not offered although its score is the best, and why it was."""
+    broad = spec("run_anything", QUESTION, examples=(QUESTION,) * 3, fallback=True)
+    registry = await opened(open_registry, [*TOOLS, broad])
+    reason = "marked as fallback, so it stands behind every other tool that fits"
+    told = await registry.explain(QUESTION, "run_anything", k=2, threshold=0)
+    assert not told.is_offered
+    assert told.hit is not None
+    best = (await registry.search(QUESTION, k=1, threshold=0))[0]
+    assert told.hit.score > best.score
+    assert told.reasons == (f"{reason} (2 do), and 2 are taken",)
+    [advice] = told.advice
+    assert "`toolrag tools update run_anything --no-fallback`" in advice
+    await registry.update_tool("run_anything", fallback=False)
+    assert (await registry.explain(QUESTION, "run_anything", k=2, threshold=0)).is_offered
+    await registry.update_tool("run_anything", fallback=True)
+
+    high = best.relevance + 0.001
+    told = await registry.explain(QUESTION, "run_anything", k=2, threshold=high)
+    assert told.is_offered
+    assert told.hit is not None
+    assert told.hit == (await registry.search(QUESTION, k=2, threshold=high))[0]
+    assert told.reasons[0].startswith("rank 1 of ")
+    assert told.reasons[2] == f"{reason} (0 do)"
+    weak = await registry.explain(QUESTION, "run_anything", k=2, threshold=1)
+    assert not weak.is_offered
+    assert weak.reasons[-1].startswith("relevance ")
+    everything = await registry.explain(QUESTION, "run_anything", k=2, strategy="all")
+    assert everything.is_offered
+    assert everything.reasons[1].startswith(reason)
+    # It never stands among those that another tool was beaten by.
+    third = (await registry.search(QUESTION, k=3, threshold=0))[2]
+    beaten = await registry.explain(QUESTION, third.tool_name, k=2, threshold=0)
+    assert "run_anything" not in " ".join(beaten.reasons)
+
+
 async def test_below_the_threshold(open_registry: OpenRegistry) -> None:
     registry = await opened(open_registry)
     hit = (await registry.search(QUESTION, k=2, threshold=0))[1]

@@ -39,6 +39,7 @@ _SNAPSHOT_FIELDS = {
     "args_schema",
     "requires_approval",
     "read_only",
+    "fallback",
     "is_active",
 }
 
@@ -102,6 +103,7 @@ class TestWhatIsWritten:
             ("examples", ("What is 2 + 2?",)),
             ("requires_approval", True),
             ("read_only", True),
+            ("fallback", True),
         ],
     )
     async def test_an_edit_writes_one_version_with_the_whole_tool(
@@ -444,6 +446,7 @@ class TestBadChanges:
             ({"description": "half \ud800"}, "surrogate"),
             ({"requires_approval": "no"}, "True or False"),
             ({"read_only": None}, "True or False"),
+            ({"fallback": 1}, "True or False"),
         ],
     )
     async def test_a_change_that_makes_an_invalid_tool_is_refused(

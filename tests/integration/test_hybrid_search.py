@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
-from langchain_core.embeddings import Embeddings
 from psycopg.rows import dict_row
 
 from registry import RegistrySettings, ToolRegistry, ToolSpec
-from registry.errors import EmbeddingError, InvalidQueryError
+from registry.errors import EmbeddingUnavailableError, InvalidQueryError
+from registry.relevance import DEFAULT_THRESHOLD
 from registry.statements import index_name
 from registry.statements import words as words_statements
 from registry.types import ToolHit
@@ -170,9 +170,12 @@ async def assert_bm25_is_right(registry: EitherRegistry, seed: int, **limits: An
         "SELECT tools, mean_length FROM tool_corpus WHERE namespace = %s",
         registry.namespace,
     )
+    counted = common_counts(registry)
     compared = 0
     for question in random_questions(seed):
-        right = bm25(question, words, tools=tools, mean_length=mean_length, **limits)
+        right = bm25(
+            question, words, tools=tools, mean_length=mean_length, counted=counted, **limits
+        )
         hits = await registry.search(question, k=1_000, threshold=0)
         assert len(hits) == len(words)
         for hit in hits:
@@ -182,13 +185,19 @@ async def assert_bm25_is_right(registry: EitherRegistry, seed: int, **limits: An
     return compared
 
 
+def common_counts(registry: EitherRegistry) -> dict[str, int]:
+    """Return the words that were counted, with the number of their tools."""
+    statement = "SELECT term, tools FROM tool_term_count WHERE namespace = %s"
+    return dict(rows(registry.database_url, statement, registry.namespace))
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_words_are_weighed_as_bm25_says(open_registry: OpenRegistry, seed: int) -> None:
     registry = await open_registry(settings=_PLAIN)
     tools = random_catalogue(seed)
     await registry.sync(tools)
     assert await assert_bm25_is_right(registry, seed)
-    # Frequencies are those of this moment; number and mean length those counted last.
+    # Frequencies are those of this moment; numbers and mean length those counted last.
     for tool in tools[:: len(tools) // 3]:
         await registry.deactivate(tool.tool_name)
     await registry.update_tool(tools[1].tool_name, description="wordaa wordab wordzz")
@@ -203,9 +212,9 @@ async def test_rare_words_are_read_before_common_ones(
     registry = await open_registry(settings=_PLAIN)
     tools = [*random_catalogue(2), *(spec(f"u{n}", f"wordaa wordab u{n}x") for n in range(60))]
     await registry.sync(tools)
-    counted = dict(rows(registry.database_url, "SELECT term, tools FROM tool_term_count"))
+    counted = common_counts(registry)
     assert counted == common_words(stored_words(registry.database_url)) != {}
-    assert await assert_bm25_is_right(registry, 7, max_postings=most, counted=counted)
+    assert await assert_bm25_is_right(registry, 7, max_postings=most)
 
 
 async def test_each_clause_has_its_own_words(open_registry: OpenRegistry) -> None:
@@ -217,7 +226,13 @@ async def test_each_clause_has_its_own_words(open_registry: OpenRegistry) -> Non
     )
     hits = await registry.search("Send mail to Ann and show rain in Paris", threshold=0)
     for hit in hits[:2]:
-        right = bm25(hit.parts.clause, words, tools=tools, mean_length=mean_length)
+        right = bm25(
+            hit.parts.clause,
+            words,
+            tools=tools,
+            mean_length=mean_length,
+            counted=common_counts(registry),
+        )
         expected = registry.settings.word_weight * right[hit.tool_name]
         assert hit.parts.clause_words == pytest.approx(expected, rel=1e-4)
 
@@ -301,11 +316,12 @@ def plan_of(registry: ToolRegistry, question: str) -> tuple[list[dict[str, Any]]
     parts = registry._parts(question)
     vectors = registry.embedder.embed_queries(parts)
     search, settings = registry._search_statement(len(parts)), registry._search_settings(5)
-    parameters = {**search.fixed, **registry._search_parameters(parts, vectors, 5)}
-    with psycopg.connect(psycopg_url(registry.url), row_factory=dict_row) as connection:
-        connection.execute(settings.sql, dict(settings.fixed))  # type: ignore[arg-type]
+    values = search.values(registry._search_parameters(parts, vectors, 5))
+    with psycopg.connect(psycopg_url(registry.url)) as connection:
+        cursor = psycopg.RawCursor(connection, row_factory=dict_row)
+        cursor.execute(settings.sql.encode(), settings.values({}))
         explain = f"EXPLAIN (VERBOSE, FORMAT JSON) {search.sql}"
-        (row,) = connection.execute(explain, parameters).fetchall()  # type: ignore[arg-type]
+        (row,) = cursor.execute(explain.encode(), values).fetchall()
     return list(nodes(row["QUERY PLAN"][0]["Plan"])), vectors
 
 
@@ -332,7 +348,7 @@ def test_words_are_read_from_their_index_and_vectors_parsed_once(
     for node in of_words:
         assert node["Node Type"] == "Index Only Scan"
         assert node["Index Name"] == "uq_tool_term_namespace_term_tool_number"
-        assert "tool_term.term = " in node["Index Cond"]
+        assert f"{node['Alias']}.term = " in node["Index Cond"]
     parsed = 0
     for node in plan:
         own = json.dumps({name: value for name, value in node.items() if name != "Plans"})
@@ -354,6 +370,31 @@ _FILE_TOOLS = [
     spec("search_files", "Search files for a text.", args_schema=argument("pattern")),
     spec("rename_file", "Rename or move a file.", args_schema=argument("new_name")),
     spec("copy_file", "Copy a file to another folder.", args_schema=argument("target")),
+]
+_MORE_FILE_TOOLS = [
+    spec(line.partition("|")[0], line.partition("|")[2])
+    for line in (
+        "append_file|Append text to the end of a file.",
+        "create_folder|Create an empty folder.",
+        "delete_folder|Delete a folder with everything in it.",
+        "move_folder|Move a folder to another place on the disk.",
+        "file_size|Size of a file in bytes.",
+        "file_owner|Who owns a file.",
+        "change_owner|Change the owner of a file or folder.",
+        "change_permissions|Change who may read and write a file.",
+        "compress_folder|Compress a folder into a zip archive.",
+        "extract_archive|Extract a zip or tar archive into a folder.",
+        "compare_files|Compare two text files line by line.",
+        "hash_file|Compute the checksum of a file.",
+        "count_lines|Count the lines of a text file.",
+        "tail_file|Read the last lines of a log file.",
+        "watch_folder|Tell when a file in a folder changes.",
+        "find_duplicates|Find files with equal content.",
+        "disk_usage|How full a disk is.",
+        "mount_disk|Mount a disk or a network share.",
+        "link_file|Make a symbolic link to a file.",
+        "empty_trash|Delete what is in the trash for good.",
+    )
 ]
 _FITTING = {
     "What files are in my downloads folder?": "list_folder",
@@ -386,6 +427,22 @@ async def test_ret_3_weak_matches_are_no_matches(open_registry: OpenRegistry) ->
         assert len(everything) == len(_FILE_TOOLS)
         assert await registry.search(question, threshold=least, k=20) == []
         assert await registry.search(question, threshold=1.0) == []
+
+
+async def test_ret_3_at_the_default_threshold_of_a_calibrated_registry(
+    open_registry: OpenRegistry,
+) -> None:
+    """RET-3: nobody has to know a number; what no tool can do is offered none."""
+    registry = await open_registry(embeddings="builtin")
+    await registry.sync([*_FILE_TOOLS, *_MORE_FILE_TOOLS])
+    assert registry.threshold == DEFAULT_THRESHOLD
+    for question, tool_name in _FITTING.items():
+        assert tool_name in names(await registry.search(question)), question
+    for question in _UNFIT:
+        assert await registry.search(question) == [], question
+        found = await registry.select(question)
+        assert len(found.hits) == 5, "with their scores, to be looked at"
+        assert all(0 < hit.relevance < found.threshold for hit in found.hits)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.05, 0.2, 0.5, 0.6, 0.9, 1.0])
@@ -435,17 +492,30 @@ unit_converter|Convert lengths, weights and temperatures.|How many miles are 10 
 """
 
 
-async def test_ret_8_a_tool_for_everything_wins_no_search(open_registry: OpenRegistry) -> None:
+_EVERY_TEXT = " ".join(
+    " ".join(line.split("|")[:2]).replace("_", " ") for line in _NARROW.strip().splitlines()
+)
+
+
+@pytest.mark.parametrize(
+    "broad",
+    [
+        "Do any task with code, files, web or data: run, read, write, search, send, convert, "
+        "compute, create, find and show anything you want.",
+        "Do anything.",
+        _EVERY_TEXT,
+        _EVERY_TEXT * 9,
+    ],
+    ids=["as reported", "short", "says what all others say", "says it nine times"],
+)
+async def test_ret_8_a_tool_for_everything_wins_no_search(
+    open_registry: OpenRegistry, broad: str
+) -> None:
     """RET-8: thirty narrow tools stay in the first five; the broad one seldom comes first."""
     narrow = [line.split("|") for line in _NARROW.strip().splitlines()]
     assert len(narrow) == 30
-    broad = spec(
-        "run_anything",
-        "Do any task with code, files, web or data: run, read, write, search, send, convert, "
-        "compute, create, find and show anything you want.",
-    )
     registry = await open_registry(embeddings="builtin")
-    await registry.sync([broad, *(spec(name, text) for name, text, _ in narrow)])
+    await registry.sync([spec("run_anything", broad), *(spec(n, text) for n, text, _ in narrow)])
     missed, won = [], []
     for name, _, question in narrow:
         found = names(await registry.search(question, threshold=0))
@@ -453,6 +523,89 @@ async def test_ret_8_a_tool_for_everything_wins_no_search(open_registry: OpenReg
         won += [question] if found[0] == "run_anything" else []
     assert missed == []
     assert len(won) <= 2, won
+
+
+async def test_ret_8_a_tool_marked_fallback_is_ranked_last(open_registry: OpenRegistry) -> None:
+    """RET-8: even one with every question as its example, which wins every search unmarked."""
+    narrow = [line.split("|") for line in _NARROW.strip().splitlines()]
+    questions = [question for *_, question in narrow]
+    tools = [spec(name, text) for name, text, _ in narrow]
+    greedy = [
+        spec(f"run_anything_{n}", "Do any task.", examples=tuple(questions[n * 3 : n * 3 + 3]))
+        for n in range(10)
+    ]
+    registry = await open_registry(embeddings="builtin")
+    await registry.sync(tools)
+    alone = {q: names(await registry.search(q, threshold=0)) for q in questions}
+    await registry.sync([*tools, *greedy])
+    won = [(await registry.search(q, threshold=0))[0].tool_name for q in questions]
+    assert sum(name.startswith("run_anything") for name in won) >= 20, "the test tells something"
+
+    report = await registry.sync([*tools, *(each.replace(fallback=True) for each in greedy)])
+    assert list(report.updated) == [each.tool_name for each in greedy]
+    assert report.embedded == 0
+    missed = []
+    for name, _, question in narrow:
+        hits = await registry.search(question, threshold=0)
+        assert not any(hit.fallback for hit in hits), question
+        missed += [question] if name not in names(hits) else []
+        assert set(names(hits)) >= set(alone[question][:2])
+        everything = await registry.search(question, k=40, threshold=0)
+        assert [hit.rank for hit in everything] == list(range(1, len(everything) + 1))
+        assert [hit.fallback for hit in everything] == [False] * 30 + [True] * 10
+    assert missed == []
+
+
+async def test_ret_8_a_fallback_tool_is_offered_where_no_narrow_one_fits(
+    open_registry: OpenRegistry,
+) -> None:
+    """RET-8: in the places that are left, and it lends no other tool its relevance."""
+    narrow = [line.split("|") for line in _NARROW.strip().splitlines()]
+    tools = [spec(name, text) for name, text, _ in narrow]
+    question = "Gruesome daffodils quarrel about the marmalade"
+    broad = spec("run_anything", "Do any task.", examples=(question,), fallback=True)
+    registry = await open_registry(embeddings="builtin")
+    await registry.sync([*tools, broad])
+    everything = await registry.search(question, k=31, threshold=0)
+    assert everything[-1].tool_name == "run_anything"
+    others, own = everything[:-1], everything[-1]
+    assert own.score > others[0].score
+    assert own.relevance > others[0].relevance
+    between = (own.relevance + max(hit.relevance for hit in others)) / 2
+    [offered] = await registry.search(question, threshold=between)
+    assert (offered.tool_name, offered.rank, offered.fallback) == ("run_anything", 1, True)
+    # Behind two that fit, before those that do not.
+    first = await registry.search(question, threshold=0)
+    second = sorted((hit.relevance for hit in first), reverse=True)[1]
+    hits = await registry.search(question, threshold=second)
+    assert [hit.fallback for hit in hits] == [False, False, True]
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    assert (await registry.search(question, k=2, threshold=second)) == hits[:2]
+    # What fits is as it is where there is no such tool.
+    plain = await open_registry(
+        embeddings="builtin", settings=RegistrySettings(namespace="without")
+    )
+    await plain.sync(tools)
+    without = {h.tool_name: h.relevance for h in await plain.search(question, k=31, threshold=0)}
+    for hit in others:
+        assert hit.relevance == pytest.approx(without[hit.tool_name], abs=0.1)
+
+
+async def test_ret_8_the_mark_holds_under_every_strategy(open_registry: OpenRegistry) -> None:
+    """RET-8: where all are offered, or a whole category, it is offered last."""
+    registry = await open_registry(settings=_PLAIN)
+    question = "Handle alpha case 0"
+    broad = spec("any_task", question, category="cases", fallback=True)
+    await registry.sync([broad, *many_specs(8, category="cases"), spec("other", question)])
+    await registry.set_category("cases", ["case"])
+    for strategy in ("all", "routing", "retrieval", "hybrid"):
+        found = await registry.select(question, k=10, threshold=0, strategy=strategy)
+        assert len(found.hits) == 10
+        assert found.hits[-1].tool_name == "any_task"
+        assert [hit.rank for hit in found.hits] == list(range(1, 11))
+        fewer = await registry.select(question, k=3, threshold=0, strategy=strategy)
+        assert ("any_task" in names(list(fewer.hits))) == (strategy in ("all", "routing"))
+        assert not fewer.hits[0].fallback
 
 
 class Failing(HashEmbeddings):
@@ -468,21 +621,65 @@ class Failing(HashEmbeddings):
         return super().embed_documents(texts)
 
 
+async def test_ret_8_the_mark_holds_where_words_decide_alone(open_registry: OpenRegistry) -> None:
+    """RET-8: a search that had to do without vectors ranks it last as well."""
+    registry = await open_registry(embeddings=Failing("a dentist", TimeoutError("timed out")))
+    broad = spec("any_task", "Book dentists. Book dentists.", fallback=True)
+    narrow = [spec("tooth", "Book dentists."), spec("gum", "See dentists.")]
+    await registry.sync([broad, *narrow, *many_specs(25)])
+    found = names(await registry.search("Book a dentist", threshold=0))
+    assert set(found) == {"tooth", "gum", "any_task"}
+    assert found[-1] == "any_task"
+    assert "any_task" not in names(await registry.search("Book a dentist", k=2, threshold=0))
+
+
 @pytest.mark.parametrize(
     "error", [RuntimeError("500 Internal Server Error"), TimeoutError("timed out")]
 )
 class TestRet9:
-    """RET-9: a failed embedding is an error that says so, never an empty or half answer."""
+    """RET-9: a failed embedding is said, and words alone decide: no empty or half answer."""
 
-    async def test_of_a_question(self, open_registry: OpenRegistry, error: Exception) -> None:
-        embeddings: Embeddings = Failing("dentist", error)
-        registry = await open_registry(embeddings=embeddings)
-        await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
-        with pytest.raises(EmbeddingError, match=str(error)):
-            await registry.search("Book a dentist")
+    @pytest.mark.parametrize("count", [7, 60])
+    async def test_of_a_question(
+        self,
+        open_registry: OpenRegistry,
+        error: Exception,
+        count: int,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Also where relevance is calibrated, at its threshold; what has no word stays out."""
+        registry = await open_registry(embeddings=Failing("a dentist", error))
+        await registry.sync([*many_specs(count), spec("tooth", "Book dentists.")])
+        assert names(await registry.search("Book a dentist")) == ["tooth"]
+        (event,) = [r for r in caplog.records if r.message == "searched_by_words_alone"]
+        assert event.levelname == "WARNING"
+        assert str(error) in event.__dict__["reason"]
+        assert names(await registry.search("Where is a dentistry museum?")) == []
+        caplog.clear()
         assert await registry.search("Handle alpha", threshold=0)
+        assert not caplog.records
 
-    async def test_of_one_clause(self, open_registry: OpenRegistry, error: Exception) -> None:
+    @pytest.mark.parametrize(
+        "settings",
+        [RegistrySettings(word_weight=0), RegistrySettings(search_by_words_alone=False)],
+    )
+    async def test_of_a_question_where_words_may_not_decide_alone(
+        self, open_registry: OpenRegistry, error: Exception, settings: RegistrySettings
+    ) -> None:
+        registry = await open_registry(embeddings=Failing("a dentist", error), settings=settings)
+        await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+        with pytest.raises(EmbeddingUnavailableError, match=str(error)):
+            await registry.search("Book a dentist")
+
+    async def test_of_an_explanation(self, open_registry: OpenRegistry, error: Exception) -> None:
+        registry = await open_registry(embeddings=Failing("a dentist", error))
+        await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+        with pytest.raises(EmbeddingUnavailableError, match=str(error)):
+            await registry.explain("Book a dentist", "tooth")
+
+    async def test_of_one_clause(
+        self, open_registry: OpenRegistry, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
         class Clause(Failing):
             def embed_documents(self, texts: list[str]) -> list[list[float]]:
                 if texts == ["book cheap flights"]:
@@ -491,8 +688,10 @@ class TestRet9:
 
         registry = await open_registry(embeddings=Clause("-", error))
         await registry.sync(many_specs(7))
-        with pytest.raises(EmbeddingError, match=str(error)):
-            await registry.search("Handle alpha cases and book cheap flights")
+        found = await registry.search("Handle alpha cases and book cheap flights")
+        assert found
+        assert all(hit.parts and hit.parts.words > 0 for hit in found)
+        assert "searched_by_words_alone" in caplog.text
 
     async def test_of_a_tool(self, open_registry: OpenRegistry, error: Exception) -> None:
         registry = await open_registry(embeddings=Failing("dentist", error))
@@ -516,13 +715,13 @@ def test_vec_9_a_namespace_that_is_missing_matches_nothing(
         parts = registry._parts(question)
         search = registry._search_statement(len(parts))
         vectors = registry.embedder.embed_queries(parts)
-        parameters = {**search.fixed, **registry._search_parameters(parts, vectors, 5)}
+        given = dict(registry._search_parameters(parts, vectors, 5))
         with psycopg.connect(psycopg_url(database_url)) as connection:
-            right = connection.execute(search.sql, parameters).fetchall()  # type: ignore[arg-type]
-            wrong = connection.execute(
-                search.sql,  # type: ignore[arg-type]
-                parameters | {"namespace": namespace},
-            ).fetchall()
+            cursor = psycopg.RawCursor(connection)
+            sent = search.sql.encode()
+            right = cursor.execute(sent, search.values(given)).fetchall()
+            given["namespace"] = namespace
+            wrong = cursor.execute(sent, search.values(given)).fetchall()
     assert len(right) >= 50
     assert wrong == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 from langchain_core.runnables import RunnableLambda
 
@@ -11,6 +12,7 @@ from registry import AsyncToolRegistry, RegistrySettings, ToolRegistry, ToolRetr
 from registry.errors import ConfigurationError, InvalidQueryError
 from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.support.catalogue import spec
+from tests.support.databases import psycopg_url
 from tests.support.embeddings import HashEmbeddings
 
 TOOLS = [
@@ -102,6 +104,81 @@ async def test_vec_9_filters_of_the_vector_store_fail_closed(open_registry: Open
     ):
         with pytest.raises(Exception, match=r".+"):
             await names(refused)
+
+
+_ALL = ["add", "weather", "wipe"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, _ALL),
+        # Null is no value that a tool could have, and unequal to none either.
+        ({"category": None}, []),
+        ({"category": {"$eq": None}}, []),
+        ({"category": {"$ne": None}}, []),
+        ({"category": {"$exists": False}}, []),
+        ({"category": {"$exists": True}}, _ALL),
+        # A number given as text is compared as the column's type says.
+        ({"version": 1}, _ALL),
+        ({"version": "1"}, _ALL),
+        ({"version": {"$in": ["2"]}}, []),
+        ({"read_only": "true"}, ["weather"]),
+        ({"category": 5}, "operator does not exist"),
+        ({"version": "one"}, "invalid input syntax"),
+        # Nothing is in an empty list, everything of this namespace is outside it.
+        ({"category": {"$in": []}}, []),
+        ({"category": {"$nin": []}}, _ALL),
+        ({"category": {"$nin": ["math"]}}, ["weather", "wipe"]),
+        ({"category": {"$ne": "math"}}, ["weather", "wipe"]),
+        ({"$not": {"category": "math"}}, ["weather", "wipe"]),
+        ({"category": {"$nin": ["math", None]}}, "Unsupported type"),
+        ({"category": ["math"]}, []),
+        ({"category": {"$in": "math"}}, "malformed array literal"),
+        # What is no operator, no key or no condition is an error.
+        ({"category": {"$is": "math"}}, "Invalid operator"),
+        ({"category": {"$eq": "math", "$ne": "math"}}, "single key"),
+        ({"category": {}}, "single key"),
+        ({"$nor": [{"category": "math"}]}, "Expected"),
+        ({"$or": []}, "empty"),
+        ({"owner": "neighbour"}, "does not exist"),
+        ({"namespace": "neighbour"}, "does not exist"),
+        ({"namespace": {"$nin": ["default"]}}, "does not exist"),
+        ({"$or": [{"category": "math"}, {"namespace": "neighbour"}]}, "does not exist"),
+    ],
+    ids=str,
+)
+async def test_vec_9_each_filter_has_one_result(
+    open_registry: OpenRegistry, given: dict[str, Any], expected: list[str] | str
+) -> None:
+    """VEC-9: documented at `as_vector_store`; under none of them comes another owner's tool."""
+    theirs = await open_registry(settings=RegistrySettings(namespace="neighbour"))
+    await theirs.sync([spec("secret", "Anything of a neighbour.", category="math")])
+    registry = await filled(open_registry)
+    store = await registry.as_vector_store()
+    if isinstance(expected, str):
+        with pytest.raises(Exception, match=expected):
+            await store.asimilarity_search("anything", k=10, filter=given)
+    else:
+        documents = await store.asimilarity_search("anything", k=10, filter=given)
+        assert sorted(document.metadata["tool_name"] for document in documents) == expected
+
+
+@pytest.mark.parametrize(
+    "owner", ["", "NEIGHBOUR", "neighbou", "neighbour ", "%", "neighbour,default"]
+)
+async def test_vec_9_an_owner_that_is_missing_or_nearly_right_owns_nothing(
+    open_registry: OpenRegistry, owner: str
+) -> None:
+    """VEC-9: the owner of the view is compared as a whole, and an unset one is nobody's."""
+    theirs = await open_registry(settings=RegistrySettings(namespace="neighbour"))
+    await theirs.sync(TOOLS)
+    query = "SELECT tool_name FROM tool_catalogue"
+    with psycopg.connect(psycopg_url(theirs.database_url)) as connection:
+        connection.execute("SELECT set_config('toolrag.namespace', %s, true)", [owner])
+        assert connection.execute(query).fetchall() == []
+        connection.execute("SELECT set_config('toolrag.namespace', 'neighbour', true)")
+        assert len(connection.execute(query).fetchall()) == len(TOOLS)
 
 
 async def test_the_view_is_empty_for_a_connection_without_a_namespace(

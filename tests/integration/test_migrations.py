@@ -293,6 +293,33 @@ class TestHistoryRevision:
         assert differences(url) == []
 
 
+class TestLearningRevision:
+    """0003 taken back: what it knows more of a tool is gone everywhere, and comes again."""
+
+    _SPECS: ClassVar = [
+        ToolSpec(tool_name="add", description="Adds two numbers."),
+        ToolSpec(tool_name="run_anything", description="Does any task.", fallback=True),
+    ]
+
+    def test_a_fallback_mark_does_not_outlive_its_column(self, database_url: str) -> None:
+        embeddings = HashEmbeddings()
+        with ToolRegistry(database_url, embeddings=embeddings) as registry:
+            registry.sync(self._SPECS)
+        migrate.downgrade(database_url, "0002")
+        marks = "SELECT count(*) FROM tool_history WHERE snapshot ? 'fallback'"
+        assert scalar(database_url, marks) == 0
+        migrate.upgrade(database_url)
+        embeddings.calls.clear()
+        with ToolRegistry(database_url, embeddings=embeddings) as registry:
+            (version,) = registry.history("run_anything")
+            assert not version.spec.fallback
+            assert not registry.get("run_anything").is_edited
+            report = registry.sync(self._SPECS)
+            assert (list(report.updated), list(report.unchanged)) == (["run_anything"], ["add"])
+            assert registry.get("run_anything").spec.fallback
+            assert embeddings.calls == []
+
+
 class TestComparison:
     def test_mig_5_an_up_to_date_database_shows_no_difference_twice(
         self, database_url: str

@@ -12,6 +12,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agent.factory import create_tool_rag_agent
+from agent.limits import ModelPrice, RunLimits
 from agent.result import StopReason, aask, ask
 from registry.settings import RegistrySettings
 from registry.store import ToolRegistry
@@ -299,7 +300,6 @@ class TestThreads:
         assert first.steps[0].tool_calls[0].status == "error"
         assert second.answer == "Fine."
 
-    @pytest.mark.xfail(strict=True, reason="HIS-5, LOOP-5: unreadable calls are kept as they came")
     @pytest.mark.parametrize("streaming", [False, True])
     @pytest.mark.parametrize("beside_a_good_call", [False, True])
     def test_his_5_unreadable_arguments_do_not_poison_the_thread(
@@ -315,6 +315,28 @@ class TestThreads:
             assert ask(agent, "And now?", thread_id="t").stop_reason is StopReason.ANSWERED
         assert server.refusals == []
 
+    @pytest.mark.parametrize("streaming", [False, True])
+    @pytest.mark.parametrize("text", ['{"city": "Par', '"x"', "5", "[1]", "{city = Cairo}"])
+    def test_arg_7_what_is_no_object_runs_nothing(
+        self, connect: Connect, text: str, streaming: bool
+    ) -> None:
+        ran: list[str] = []
+        optional = StructuredTool.from_function(
+            lambda city="Cairo": ran.append(city) or "Sunny.",
+            name="get_weather",
+            description=get_weather.description,
+            args_schema={"type": "object", "properties": {"city": {"type": "string"}}},
+        )
+        broken = {"tool_calls": [{"name": "get_weather", "args": text}]}
+        with OpenAIServer(chat=[broken, CALL_WEATHER, "Sunny."]) as server:
+            agent = build(server, connect, Toolset([optional]), streaming=streaming)
+            result = ask(agent, QUESTION)
+        assert server.refusals == []
+        assert (result.answer, ran) == ("Sunny.", ["Cairo"])
+        told = str(server.chat_requests[1].messages[-1]["content"])
+        assert "JSON object" in told
+        assert text[:10] in told
+
     def test_one_call_id_in_every_turn_is_accepted(self, connect: Connect) -> None:
         # Some servers number the calls of each reply from one again.
         weather = {"tool_calls": [{**CALL_WEATHER["tool_calls"][0], "id": "call_0"}]}
@@ -327,12 +349,37 @@ class TestThreads:
 
     def test_the_step_limit_leaves_a_thread_that_goes_on(self, connect: Connect) -> None:
         with OpenAIServer(chat=[CALL_WEATHER, CALL_WEATHER, "Sunny."]) as server:
-            agent = build(server, connect, checkpointer=InMemorySaver(), max_steps=2)
+            agent = build(
+                server, connect, checkpointer=InMemorySaver(), limits=RunLimits(max_steps=2)
+            )
             assert ask(agent, QUESTION, thread_id="t").stop_reason is StopReason.STEP_LIMIT
             assert len(server.chat_requests) == 2
             assert ask(agent, "Go on.", thread_id="t").answer == "Sunny."
         assert server.refusals == []
         assert tools_named_in_history(server) == ["get_weather", "get_weather"]
+
+    def test_loop_2_a_summary_is_a_request_the_api_takes(self, connect: Connect) -> None:
+        """LOOP-2: no tools, no calls in the history, bounded; and a thread that goes on."""
+        limits = RunLimits(max_steps=2, on_limit="summarise", summary_max_tokens=300)
+        with OpenAIServer(chat=[CALL_WEATHER, CALL_WEATHER, "So far: sunny.", "Bye."]) as server:
+            agent = build(server, connect, checkpointer=InMemorySaver(), limits=limits)
+            stopped = ask(agent, QUESTION, thread_id="t")
+            assert ask(agent, "Thanks.", thread_id="t").answer == "Bye."
+        assert (stopped.stop_reason, stopped.is_summary) == (StopReason.STEP_LIMIT, True)
+        assert stopped.answer == "So far: sunny."
+        assert server.refusals == []
+        asked = server.chat_requests[2]
+        assert "tools" not in asked.body
+        assert asked.body["max_completion_tokens"] == 300
+        assert QUESTION in asked.messages[-1]["content"]
+
+    def test_loop_2_a_price_table_and_real_usage_make_a_cost(self, connect: Connect) -> None:
+        price = ModelPrice(input_per_million=1_000.0, output_per_million=0.0)
+        limits = RunLimits(prices={"scripted": price})
+        with OpenAIServer(chat=[CALL_WEATHER, "Sunny."]) as server:
+            usage = ask(build(server, connect, limits=limits), QUESTION).usage
+        assert usage.cost == pytest.approx(usage.input_tokens / 1_000)
+        assert not usage.is_estimated
 
 
 class TestNames:

@@ -14,7 +14,7 @@ from registry import RegistrySettings, ToolRetriever
 from registry.errors import ConfigurationError
 from registry.types import ToolHit
 from tests.integration.conftest import EitherRegistry, OpenRegistry
-from tests.support.catalogue import many_specs
+from tests.support.catalogue import many_specs, spec
 
 SETTINGS = RegistrySettings(auto_calibrate=False)
 QUESTION = "Handle alpha case 3"
@@ -144,6 +144,117 @@ async def test_strangers_and_repetitions_are_passed_over(open_registry: OpenRegi
     ours = names(await plain.search(QUESTION, threshold=0))
     hits = await registry.search(QUESTION, threshold=0)
     assert names(hits) == [ours[2], ours[4], ours[0]]
+
+
+def without_a_tool(document: Document) -> Document:
+    return Document(page_content=document.page_content, metadata={"answer": {}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda given: 1 / 0,
+        lambda given: {"tools": given}["selected"],
+        lambda given: {},
+        lambda given: {"tools": given},
+        lambda given: {document.id: document for document in given},
+        lambda given: "",
+        lambda given: given[0].id,
+        lambda given: ", ".join(str(document.id) for document in given),
+        lambda given: b"\x00",
+        lambda given: None,
+        lambda given: 3,
+        lambda given: given[0],
+        lambda given: (document for document in given),
+        lambda given: [document.id for document in given],
+        lambda given: [{"tool_name": document.id} for document in given],
+        lambda given: [document.model_dump() for document in given],
+        lambda given: [None, 3, "", {}, []],
+        lambda given: [[document] for document in given],
+        lambda given: [Document(page_content="none of yours", id="drop_database")],
+        lambda given: [without_a_tool(document) for document in given],
+        lambda given: [
+            document.model_copy(update={"metadata": {}, "id": None}) for document in given
+        ],
+    ],
+    ids=[
+        *("raises", "leaves a field out", "{}", "a field", "by name", "empty string", "a name"),
+        *("a string for the list", "bytes", "None", "a number", "one document", "generator"),
+        *("names", "dicts with names", "dicts", "nothings", "lists", "an unknown tool"),
+        *("documents of nothing", "documents without a name"),
+    ],
+)
+async def test_ret_2_an_answer_that_is_none_leaves_our_ranking(
+    open_registry: OpenRegistry, change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RET-2: neither an error, nor no tool, nor every tool: what is found without it; logged."""
+    plain, registry, reranker = await pair(open_registry, change)
+    ours = await plain.search(QUESTION, k=4, threshold=0)
+    least = ours[2].relevance
+    caplog.clear()
+    assert await registry.search(QUESTION, k=4, threshold=0) == ours
+    kept = await plain.search(QUESTION, k=4, threshold=least)
+    assert await registry.search(QUESTION, k=4, threshold=least) == kept
+    assert len(reranker._asked) == 2
+    failed = [r for r in caplog.records if r.getMessage() == "reranker_failed"]
+    assert [(record.levelname, record.exc_info is not None) for record in failed] == [
+        ("WARNING", True)
+    ] * 2
+
+
+async def test_ret_2_what_is_usable_of_an_answer_is_used(
+    open_registry: OpenRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RET-2: unknown names ignored, repeats counted once, more than allowed cut; logged."""
+
+    def change(given: list[Document]) -> list[Any]:
+        unknown = [Document(page_content="mine", id=f"drop_{n}") for n in range(500)]
+        nonsense = [None, "", given[0].id, {}, {"tool_name": given[0].id}, [given[0]]]
+        return [*unknown, *given[:1:-1], *nonsense, *given[:1:-1], *given]
+
+    plain, registry, _ = await pair(open_registry, change)
+    ours = names(await plain.search(QUESTION, k=20, threshold=0))
+    expected = [*ours[:1:-1], *ours[:2]]
+    caplog.clear()
+    hits = await registry.search(QUESTION, k=4, threshold=0)
+    assert names(hits) == expected[:4]
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4]
+    assert names(await registry.search(QUESTION, k=20, threshold=0)) == expected
+    mended = [r for r in caplog.records if r.getMessage() == "reranker_answer_mended"]
+    assert [(r.levelname, vars(r)["passed_over"]) for r in mended] == [("WARNING", 542)] * 2
+
+
+async def test_ret_2_an_answer_without_fault_is_not_remarked(
+    open_registry: OpenRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RET-2: a log that warns of every answer is read by nobody; dropping all is worth a line."""
+    plain, registry, _ = await pair(open_registry, lambda given: tuple(given[:3]))
+    ours = names(await plain.search(QUESTION, k=20, threshold=0))
+    caplog.clear()
+    assert names(await registry.search(QUESTION, threshold=0)) == ours[:3]
+    assert not [r for r in caplog.records if r.getMessage().startswith("reranker_")]
+    _, strict, _ = await pair(open_registry, lambda given: [])
+    assert await strict.search(QUESTION, threshold=0) == []
+    [record] = [r for r in caplog.records if r.getMessage().startswith("reranker_")]
+    assert (record.getMessage(), record.levelname) == ("reranker_dropped_all", "WARNING")
+
+
+async def test_ret_8_a_reranker_cannot_put_a_fallback_tool_first(
+    open_registry: OpenRegistry,
+) -> None:
+    """RET-8: the mark holds whoever orders the others."""
+
+    def fallbacks_first(given: list[Document]) -> list[Document]:
+        return sorted(given[::-1], key=lambda document: not document.metadata["fallback"])
+
+    plain, registry, reranker = await pair(open_registry, fallbacks_first, tools=15)
+    await plain.sync([spec("any_task", f"{QUESTION}.", fallback=True)])
+    hits = names(await registry.search(QUESTION, k=20, threshold=0))
+    [given] = [documents for _, documents, _ in reranker._asked]
+    assert "any_task" in [document.id for document in given]
+    assert hits[-1] == "any_task"
+    assert len(hits) == 16
+    assert "any_task" not in names(await registry.search(QUESTION, k=15, threshold=0))
 
 
 async def test_it_cannot_change_a_tool(open_registry: OpenRegistry) -> None:

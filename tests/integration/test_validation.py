@@ -100,6 +100,7 @@ async def test_every_kind_at_once_in_a_fixed_order_and_one_line_each(
         ({"examples": ("Edited?",)}, "text_differs", "examples"),
         ({"requires_approval": True}, "schema_differs", "requires_approval"),
         ({"read_only": True}, "schema_differs", "read_only"),
+        ({"fallback": True}, "schema_differs", "fallback"),
     ],
 )
 async def test_an_edit_is_told_as_one_and_what_would_undo_it(

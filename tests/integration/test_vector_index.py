@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def names(registry: ToolRegistry, k: int) -> list[str]:
 
 def plan_of(registry: ToolRegistry, statement: DriverStatement, k: int = 5) -> str:
     """Return the server's plan of the very SQL that a search sends, under its own settings."""
-    explain = DriverStatement(f"EXPLAIN {statement.sql}", statement.fixed)
+    explain = replace(statement, sql=f"EXPLAIN {statement.sql}")
     with registry._search_connection() as connection:
         fetch(connection, registry._search_settings(k))
         lines = fetch(connection, explain, parameters(registry, "at 0", k))
@@ -177,7 +178,7 @@ def test_vec_3_more_than_forty_are_answered(indexed_url: str) -> None:
         assert len(set(found) & set(exact(indexed_url, 100))) >= 95
         with short._connection() as connection:
             fetch(connection, short._search_settings(100))
-            assert connection.exec_driver_sql("SHOW hnsw.ef_search").scalar() == "200"
+            assert connection.exec_driver_sql("SHOW hnsw.ef_search").scalar() == "400"
 
 
 def test_vec_4_the_settings_of_a_search_end_with_it(indexed_url: str) -> None:

@@ -6,20 +6,29 @@ registry can be put under all of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 
-from agent import RunResult, aask, ask
+from agent import (
+    RunResult,
+    ToolGuardMiddleware,
+    ToolPolicy,
+    aask,
+    ask,
+    create_tool_rag_agent,
+)
 from registry.toolset import Toolset
 from tests.scenarios.scenario_tools import World
 from tests.support.fake_registry import AsyncFakeRegistry, FakeRegistry
 
 MakeRegistry = Callable[[Toolset], Any]
+AgentOf = Callable[..., Any]
 SetActive = Callable[[Any, str, bool], Awaitable[None]]
 
 
@@ -71,6 +80,35 @@ def set_active() -> SetActive:
             await done
 
     return change
+
+
+@pytest.fixture(params=["tool rag agent", "guard alone"])
+def agent_of(request: pytest.FixtureRequest, make_registry: MakeRegistry) -> AgentOf:
+    """Both ways to have the guard: in this project's agent, and as one item of `create_agent`."""
+
+    def of_project(model: Any, tools: Sequence[Any], **options: Any) -> Any:
+        toolset = Toolset(tools)
+        return create_tool_rag_agent(
+            model,
+            registry=make_registry(toolset),
+            toolset=toolset,
+            k=max(len(tools), 1),
+            threshold=0,
+            **options,
+        )
+
+    def alone(
+        model: Any,
+        tools: Sequence[Any],
+        *,
+        default_policy: ToolPolicy = ToolPolicy(),  # noqa: B008 (frozen)
+        policies: Mapping[str, ToolPolicy] | None = None,
+        **options: Any,
+    ) -> Any:
+        guard = ToolGuardMiddleware(default=default_policy, policies=policies)
+        return create_agent(model, list(tools), middleware=[guard], **options)
+
+    return of_project if request.param == "tool rag agent" else alone
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from pydantic import BaseModel
 
-from agent import ToolRAGMiddleware, create_tool_rag_agent
+from agent import RunLimits, ToolRAGMiddleware, create_tool_rag_agent
 from registry.errors import ConfigurationError, RegistryUnavailableError, RunLimitError
 from registry.toolset import Toolset
 from tests.scenarios.scenario_tools import numbered_toolset
@@ -195,5 +195,8 @@ def test_step_limit_of_the_factory_is_checked(world):
     toolset = world.toolset()
     with pytest.raises(RunLimitError):
         create_tool_rag_agent(
-            ScriptedModel(script=[]), registry=FakeRegistry(toolset), toolset=toolset, max_steps=0
+            ScriptedModel(script=[]),
+            registry=FakeRegistry(toolset),
+            toolset=toolset,
+            limits=RunLimits(max_steps=0),
         )

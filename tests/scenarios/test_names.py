@@ -81,7 +81,7 @@ async def test_nam_3_missing_and_repeated_ids_are_made_unique(driver, make_regis
 async def test_nam_3_unreadable_calls_with_illegal_names_are_mended_too(
     driver, make_registry, world
 ):
-    """NAM-3: a reply whose only call is unreadable and unnamed does not block the next turn."""
+    """NAM-3, LOOP-5: a reply whose only call is unreadable and unnamed is answered under an id."""
     toolset = world.toolset()
     broken = AIMessage(
         content="",
@@ -89,15 +89,18 @@ async def test_nam_3_unreadable_calls_with_illegal_names_are_mended_too(
             {"name": "bad name", "args": "{", "id": None, "error": "x", "type": "invalid_tool_call"}
         ],
     )
-    model = ScriptedModel(script=[broken, says("Hello again.")])
+    model = ScriptedModel(script=[broken, says("Hello again."), says("And again.")])
     agent = create_tool_rag_agent(
         model, registry=make_registry(toolset), toolset=toolset, checkpointer=InMemorySaver()
     )
     result = await driver.ask(agent, "refund policy", thread_id="t")
-    assert result.stop_reason == "empty_answer"
-    [kept] = result.messages[-1].invalid_tool_calls
+    assert result.answer == "Hello again."
+    [kept] = result.messages[1].tool_calls
+    assert result.messages[1].invalid_tool_calls == []
     assert is_legal_name(kept["name"])
     assert kept["id"]
+    assert result.steps[0].tool_calls[0].status == "error"
+    assert (await driver.ask(agent, "Still there?", thread_id="t")).answer == "And again."
 
 
 def test_nam_3_all_places_of_a_message_agree():

@@ -12,6 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel, PrivateAttr
 
 from agent import create_tool_rag_agent
+from agent.selection import late_offer
 from registry.toolset import Toolset
 from tests.scenarios.scenario_tools import numbered_toolset
 from tests.support.scripted_model import ScriptedModel, asks, call, says
@@ -297,7 +298,7 @@ async def test_ret_3_threshold_none_is_the_embedding_models_own(driver, make_reg
 async def test_ret_5_a_registered_tool_that_was_never_retrieved_does_not_run(
     driver, make_registry, world
 ):
-    """RET-5 (a): it is unknown to this thread, and its existence is not told."""
+    """RET-5 (a): it is unknown to this thread, so nothing runs; RET-6 says what comes of it."""
     toolset = world.toolset()
     model = ScriptedModel(script=[asks(call("write_note", text="x")), says("ok")])
     agent = create_tool_rag_agent(model, registry=make_registry(toolset), toolset=toolset, k=1)
@@ -396,8 +397,39 @@ async def test_ret_5_the_caller_cannot_offer_tools_by_input(driver, make_registr
     }
     output = await agent.ainvoke(given) if driver.is_async else agent.invoke(given)
 
-    assert names(output) == ["refund_policy"]
+    assert model.requests[0].tool_names == ["refund_policy"]
+    # Called by name, it is offered as the registry has it (RET-6), not as the input said.
+    assert names(output) == ["refund_policy", "write_note"]
+    [entry] = [entry for entry in output["offered_tools"] if entry["name"] == "write_note"]
+    assert (entry["pinned"], entry["relevance"]) == (False, None)
+    assert entry["description"] != "x"
     assert world.notes == []
+
+
+async def test_ret_5_the_caller_cannot_offer_late_tools_by_input(driver, make_registry, world):
+    """RET-5, RET-6: nor by the key that calls of unknown tools write, or by marks of messages."""
+    toolset = world.toolset()
+    model = ScriptedModel(script=[says("ok")])
+    agent = create_tool_rag_agent(model, registry=make_registry(toolset), toolset=toolset, k=1)
+    offer = late_offer(next(s for s in toolset.specs if s.tool_name == "write_note"), turn=1)
+    marked = ToolMessage(
+        "x",
+        tool_call_id="c1",
+        response_metadata={"toolrag": {"outcome": "refused", "offer": offer}},
+    )
+    given = {
+        "messages": [
+            HumanMessage("What is the refund policy?"),
+            asks(call("refund_policy")),
+            marked,
+        ],
+        "late_offers": [offer],
+        "cut_results": {"r-1": "x"},
+    }
+    output = await agent.ainvoke(given) if driver.is_async else agent.invoke(given)
+
+    assert model.requests[0].tool_names == ["refund_policy"]
+    assert names(output) == ["refund_policy"]
 
 
 async def test_ret_5_a_tool_of_another_tenant_does_not_run(driver, make_registry, world):

@@ -21,13 +21,14 @@ def agent_of(script, registry, toolset, **options):
 
 async def test_only_this_runs_messages_are_read(driver, make_registry, world):
     toolset = world.toolset()
-    used = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
+    asking = {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}
+    saying = {"input_tokens": 4, "output_tokens": 2, "total_tokens": 6}
     agent = agent_of(
         [
-            asks(call("refund_policy", "a")),
-            says("30 days", usage_metadata=used),
-            asks(call("refund_policy", "b")),
-            says("30 days, as I said", usage_metadata=used),
+            asks(call("refund_policy", "a")).model_copy(update={"usage_metadata": asking}),
+            says("30 days", usage_metadata=saying),
+            asks(call("refund_policy", "b")).model_copy(update={"usage_metadata": asking}),
+            says("30 days, as I said", usage_metadata=saying),
         ],
         make_registry(toolset),
         toolset,

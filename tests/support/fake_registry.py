@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from uuid import NAMESPACE_OID, uuid5
 
-from registry.errors import RegistryUnavailableError
+from registry.errors import RegistryUnavailableError, ToolNotFoundError
+from registry.text import content_hash
 from registry.toolset import Toolset
-from registry.types import ToolHit, ToolSpec
+from registry.types import ToolHit, ToolRecord, ToolSpec
 
 
 def _words(text: str) -> set[str]:
@@ -48,6 +51,23 @@ class FakeRegistry:
         self._answer_or_raise()
         return {name: self.active[name] for name in names if name in self.active}
 
+    def get(self, tool_name: str) -> ToolRecord:
+        self._answer_or_raise()
+        if tool_name not in self.specs:
+            raise ToolNotFoundError(tool_name, namespace="default")
+        spec = self.specs[tool_name]
+        return ToolRecord(
+            id=uuid5(NAMESPACE_OID, tool_name),
+            spec=spec,
+            namespace="default",
+            is_active=self.active[tool_name],
+            is_edited=False,
+            version=1,
+            content_hash=content_hash(spec),
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            updated_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+
     def activate(self, tool_name: str) -> None:
         self.active[tool_name] = True
 
@@ -76,6 +96,9 @@ class AsyncFakeRegistry:
 
     async def active_states(self, names: Iterable[str]) -> dict[str, bool]:
         return self.sync_twin.active_states(names)
+
+    async def get(self, tool_name: str) -> ToolRecord:
+        return self.sync_twin.get(tool_name)
 
     async def activate(self, tool_name: str) -> None:
         self.sync_twin.activate(tool_name)

@@ -62,25 +62,30 @@ def bm25(
     tools: int,
     mean_length: float,
     max_postings: float = math.inf,
-    counted: Mapping[str, int] | None = None,
+    counted: Mapping[str, int],
 ) -> dict[str, float]:
     """Return the score of each tool that has a word of the question, the slow and plain way.
 
+    Of common words the number of tools is the one `counted` last, of others that of this moment.
+
     Source: Robertson and Zaragoza, 2009; idf as in Lucene, which is never negative.
     """
-    counts = counted or {}
-    asked = sorted(set(lexical_terms(question)), key=lambda t: (_cost(t, counts), t.encode()))
+    terms = set(lexical_terms(question))
+    having = {
+        term: {name: found[term] for name, (found, _) in words.items() if term in found}
+        for term in terms
+    }
+    known = {term: counted.get(term, len(having[term])) for term in terms}
     scores: dict[str, float] = {}
     read = 0
-    for place, term in enumerate(asked):
-        read += _cost(term, counts)
+    for place, term in enumerate(sorted(terms, key=lambda term: (known[term], term.encode()))):
+        n = known[term]
+        read += n
         if read > max_postings and place:
             break
-        having = {name: found for name, (found, _) in words.items() if term in found}
-        n = len(having)
         idf = math.log(1 + (max(tools, n) - n + 0.5) / (n + 0.5))
-        for name, found in having.items():
-            tf, length = found[term], words[name][1]
+        for name, tf in having[term].items():
+            length = words[name][1]
             norm = K1 * (1 - LENGTH_SHARE + LENGTH_SHARE * length / mean_length)
             scores[name] = scores.get(name, 0.0) + idf * tf * (K1 + 1) / (tf + norm)
     return scores
@@ -91,10 +96,6 @@ def common_words(words: Words) -> dict[str, int]:
     every: Sequence[str] = [term for found, _ in words.values() for term in found]
     counts = {term: every.count(term) for term in set(every)}
     return {term: count for term, count in counts.items() if count > COMMON_TERM_TOOLS}
-
-
-def _cost(term: str, counted: Mapping[str, int]) -> int:
-    return counted.get(term, COMMON_TERM_TOOLS)
 
 
 def _rounded(value: float) -> float:

@@ -147,6 +147,7 @@ def test_notes_and_progress_stay_off_stdout(capsys: pytest.CaptureFixture[str]) 
         (errors.CategoryNotFoundError("c", namespace="n", known=[]), FAILURE),
         (errors.ToolNotFoundError("t", namespace="n"), FAILURE),
         (errors.EmbeddingError("x"), MODEL),
+        (errors.EmbeddingUnavailableError("x"), MODEL),
         (errors.EmbeddingModelMismatchError(stored="a", configured="b"), MODEL),
         (errors.RegistryUnavailableError("x"), DATABASE),
         (errors.SchemaVersionError(found=None, expected="1", advice="x"), DATABASE),

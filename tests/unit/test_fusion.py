@@ -101,7 +101,15 @@ def test_without_a_weight_for_words_the_order_is_that_of_the_cosines(
 ) -> None:
     cosine, bm25 = given_[0][:1], given_[1][:1]
     ranking = fuse(cosine, bm25, word_weight=0, limit=200)
-    assert [ranked.index for ranked in ranking] == np.argsort(-cosine[0], kind="stable").tolist()
+    # Far below the nearest, candidates are told apart no more, and stay in the order given.
+    standing = {ranked.index: ranked.vector for ranked in ranking}
+    order = sorted(
+        range(cosine.shape[1]),
+        key=lambda index: (-standing[index], -cosine[0, index] if standing[index] > -8 else 0),
+    )
+    assert [ranked.index for ranked in ranking] == order
+    near = [index for index in order if standing[index] > -8]
+    assert near == sorted(near, key=lambda index: -cosine[0, index])
 
 
 @given(found(distinct=True), st.floats(0.3, 100), st.floats(-50, 50))
@@ -155,3 +163,34 @@ def test_nothing_given_is_changed() -> None:
     fuse(cosine, bm25, word_weight=0.4, limit=5)
     assert np.array_equal(cosine, before[0])
     assert np.array_equal(bm25, before[1])
+
+
+@given(found(), st.integers(1, 60), st.integers(0, 2**32))
+def test_ret_8_the_last_come_behind_all_others_and_take_no_place(
+    given_: tuple[Floats, Floats], limit: int, seed: int
+) -> None:
+    """RET-8: whatever their score; the others are ranked as if these stood nowhere."""
+    cosine, bm25 = given_
+    last = np.random.default_rng(seed).random(cosine.shape[1]) < 0.3
+    ranking = fuse(cosine, bm25, word_weight=0.4, limit=limit, last=last)
+    others = [ranked for ranked in ranking if not last[ranked.index]]
+    assert ranking[: len(others)] == others
+    assert len(others) == min(limit, (~last).sum())
+    assert len(ranking) - len(others) == min(limit, last.sum())
+    shorter = fuse(cosine, bm25, word_weight=0.4, limit=1, last=last)
+    assert shorter[:1] == ranking[:1]
+    for ranked in ranking:
+        assert total(ranked) == pytest.approx(ranked.score, rel=1e-9, abs=1e-9)
+
+
+def test_ret_8_a_catch_all_uses_up_no_clause() -> None:
+    """RET-8: a clause counts less with each tool chosen for it, but not for one ranked last."""
+    cosine = np.array([[0.9, 0.85, 0.6, 0.2], [0.9, 0.8, 0.1, 0.1], [0.1, 0.1, 0.7, 0.1]])
+    words = np.zeros_like(cosine)
+    plain = fuse(cosine, words, word_weight=0.4, limit=4)
+    assert [(ranked.index, ranked.clause) for ranked in plain[:3]] == [(0, 1), (2, 2), (1, 1)]
+    last = np.array([True, False, False, False])
+    ranking = fuse(cosine, words, word_weight=0.4, limit=3, last=last)
+    assert [(r.index, r.clause) for r in ranking] == [(1, 1), (2, 2), (3, 2), (0, 1)]
+    scores = [{ranked.index: ranked.score for ranked in each} for each in (plain, ranking)]
+    assert scores[1][1] > scores[0][1], "the clause of the catch-all is not used up for it"

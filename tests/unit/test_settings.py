@@ -24,7 +24,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "word_weight": (0, 10),
     "rerank_candidates": (1, 1_000),
 }
-_SWITCHES = ("prepared_statements", "clauses", "auto_calibrate")
+_SWITCHES = ("prepared_statements", "clauses", "auto_calibrate", "search_by_words_alone")
 _FRACTIONS = tuple(name for name in _RANGES if name.endswith(("_s", "_weight")))
 
 
@@ -69,8 +69,12 @@ def test_namespaces_that_are_taken(namespace: str) -> None:
     assert make(namespace=namespace).namespace == namespace
 
 
-@pytest.mark.parametrize("namespace", ["", " ", "a b", "ü", "a'b", "a\n", "n" * 101, "a\\b", "a=b"])
-def test_namespaces_that_are_refused(namespace: str) -> None:
+@pytest.mark.parametrize(
+    "namespace",
+    ["", " ", "a b", "ü", "a'b", "a\n", "n" * 101, "a\\b", "a=b", None, 5, b"a", ["a"], True],
+)
+def test_vec_9_namespaces_that_are_refused(namespace: Any) -> None:
+    """VEC-9: a missing owner is an error, not everybody's."""
     with pytest.raises(ConfigurationError, match=r"^namespace is"):
         make(namespace=namespace)
 

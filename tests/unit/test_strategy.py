@@ -16,8 +16,11 @@ from registry.strategy import (
     StrategyLimits,
     choose,
     choose_hits,
+    fallbacks_behind,
     hits_to_fetch,
+    is_exempt,
 )
+from registry.types import ToolHit
 
 LIMITS = StrategyLimits()
 
@@ -140,3 +143,88 @@ def test_no_route_hides_what_a_search_would_have_offered(
     places = [place for hit in offered for place, each in enumerate(hits) if each is hit]
     assert places == sorted(set(places))
     assert {id(hit) for hit in found} <= {id(hit) for hit in offered}
+
+
+# ---------------------------------------------------------------- fallback tools
+
+
+def tool_hits(relevances: list[tuple[float, bool]], categories: list[str]) -> list[ToolHit]:
+    """Return hits in this order, of (relevance, fallback)."""
+    return [
+        ToolHit(
+            tool_name=f"{'any' if fallback else 'tool'}_{number}",
+            display_name="",
+            description="",
+            category=category,
+            binding="",
+            origin="code",
+            requires_approval=False,
+            read_only=False,
+            version=1,
+            rank=number,
+            distance=1 - relevance,
+            relevance=relevance,
+            fallback=fallback,
+        )
+        for number, ((relevance, fallback), category) in enumerate(
+            zip(relevances, categories, strict=True), start=1
+        )
+    ]
+
+
+def behind(relevances: list[tuple[float, bool]], *, k: int = 3) -> list[str]:
+    hits = tool_hits(relevances, ["general"] * len(relevances))
+    plan = Plan(strategy="retrieval")
+    found = fallbacks_behind(plan, hits, k=k, threshold=0.6)
+    assert [hit.rank for hit in found] == list(range(1, len(found) + 1))
+    return [hit.tool_name for hit in found]
+
+
+def test_ret_8_a_fallback_tool_stands_behind_what_fits() -> None:
+    """RET-8: and before what does not, unless it does not fit either."""
+    assert behind([(0.9, True), (0.8, False), (0.7, False)]) == ["tool_2", "tool_3", "any_1"]
+    assert behind([(0.8, False), (0.2, False), (0.9, True)]) == ["tool_1", "any_3", "tool_2"]
+    assert behind([(0.2, False), (0.1, False), (0.9, True)]) == ["any_3", "tool_1", "tool_2"]
+    assert behind([(0.2, False), (0.5, True), (0.1, False)]) == ["tool_1", "tool_3", "any_2"]
+    assert behind([(0.9, True), (0.7, True), (0.1, True)]) == ["any_1", "any_2", "any_3"]
+
+
+def test_ret_8_it_takes_no_place_where_enough_fit() -> None:
+    """RET-8: behind the fourth that fits as well, so that a larger k finds that one first."""
+    four = [(0.9, True), *[(0.8, False)] * 4, (0.1, False)]
+    assert behind(four) == ["tool_2", "tool_3", "tool_4", "tool_5", "any_1", "tool_6"]
+    # Where the first three leave a place, a fourth that fits does not come nearer by it.
+    weak = [(0.8, False), (0.1, False), (0.1, False), (0.8, False), (0.9, True)]
+    assert behind(weak) == ["tool_1", "any_5", "tool_2", "tool_3", "tool_4"]
+
+
+@given(
+    st.sampled_from(["routing", "hybrid", "retrieval", "all"]),
+    st.lists(
+        st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from("abc")), min_size=1, max_size=30
+    ),
+    st.integers(1, 10),
+    st.floats(0, 1),
+)
+def test_ret_8_no_other_tool_loses_its_offer_or_its_order(
+    strategy: ResolvedStrategy, drawn: list[tuple[float, bool, str]], k: int, threshold: float
+) -> None:
+    """RET-8: what is offered without the fallback tools is offered with them, before them."""
+    plan = Plan(strategy=strategy, categories=("a",) if strategy == "routing" else ())
+    hits = tool_hits([(r, f) for r, f, _ in drawn], [category for *_, category in drawn])
+    others = [hit for hit in hits if not hit.fallback]
+
+    def offered(among: list[ToolHit]) -> list[str]:
+        return [
+            hit.tool_name
+            for hit in choose_hits(plan, among, k=k)
+            if hit.relevance >= threshold or is_exempt(plan, hit.category)
+        ]
+
+    found = fallbacks_behind(plan, hits, k=k, threshold=threshold)
+    assert sorted(hit.tool_name for hit in found) == sorted(hit.tool_name for hit in hits)
+    assert [h.tool_name for h in found if not h.fallback] == [h.tool_name for h in others]
+    before, after = offered(others), offered(found)
+    assert after[: len(before)] == before
+    assert all(name.startswith("any_") for name in after[len(before) :])
+    assert fallbacks_behind(plan, others, k=k, threshold=threshold) == others

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -155,8 +156,15 @@ class TestTextsOfATool:
             spec.replace(args_schema={"type": "object"}),
             spec.replace(requires_approval=True),
             spec.replace(read_only=True),
+            spec.replace(fallback=True),
         ]
         assert len({content_hash(spec), *map(content_hash, changed)}) == 1 + len(changed)
+
+    def test_without_a_fallback_mark_the_content_hash_is_that_of_schema_0002(self) -> None:
+        """Else the first sync after an upgrade would write a version of every tool."""
+        spec = ToolSpec(tool_name="t", description="d", read_only=True)
+        before = '["t","d","general",[],"t","code",{},false,true]'
+        assert content_hash(spec) == sha256(before.encode()).hexdigest()
 
     def test_the_order_of_keys_does_not_change_the_content_hash(self) -> None:
         first = ToolSpec(
@@ -167,7 +175,9 @@ class TestTextsOfATool:
 
     def test_a_text_hash_is_of_the_text_to_embed_alone(self) -> None:
         spec = ToolSpec(tool_name="t", description="ü")
-        assert text_hash(spec) == text_hash(spec.replace(category="other", read_only=True))
+        assert text_hash(spec) == text_hash(
+            spec.replace(category="other", read_only=True, fallback=True)
+        )
         assert text_hash(spec) != text_hash(spec.replace(description="u"))
 
 

@@ -75,6 +75,7 @@ class TestSpecs:
             "examples": ["Where is A100?", "What did I order?"],
             "requires_approval": True,
             "read_only": True,
+            "fallback": True,
             "someone_elses": object(),
         }
         spec = tool_spec(named("look_up", metadata=metadata))
@@ -82,17 +83,20 @@ class TestSpecs:
         assert spec.examples == ("Where is A100?", "What did I order?")
         assert spec.requires_approval is True
         assert spec.read_only is True
+        assert spec.fallback is True
 
     @pytest.mark.parametrize("metadata", [None, {}, {"category": None, "examples": None}])
     def test_without_metadata_the_defaults_hold(self, metadata: dict[str, Any] | None) -> None:
         spec = tool_spec(named("look_up", metadata=metadata))
         assert (spec.category, spec.examples) == ("general", ())
-        assert (spec.requires_approval, spec.read_only) == (False, False)
+        assert (spec.requires_approval, spec.read_only, spec.fallback) == (False,) * 3
 
     def test_doubtful_flags_fall_on_the_safe_side(self) -> None:
-        spec = tool_spec(named("t", metadata={"requires_approval": "no", "read_only": "false"}))
+        doubtful = {"requires_approval": "no", "read_only": "false", "fallback": "false"}
+        spec = tool_spec(named("t", metadata=doubtful))
         assert spec.requires_approval is True
         assert spec.read_only is False
+        assert spec.fallback is False
 
     def test_nam_6_a_long_description_is_stored_in_full(self) -> None:
         description = "word " * 1_000 + "peridot"

@@ -40,6 +40,7 @@ def by_words(number: int) -> AskedQuestion:
         cosine=cosine,
         bm25=bm25,
         bonus=np.zeros(12),
+        last=np.zeros(12, dtype=bool),
     )
 
 
@@ -53,6 +54,7 @@ def misled(number: int, bm25_of_others: float = 9.0) -> AskedQuestion:
         cosine=np.linspace(0.9, 0.3, 12)[None, :],
         bm25=bm25,
         bonus=np.zeros(12),
+        last=np.zeros(12, dtype=bool),
     )
 
 
@@ -64,6 +66,7 @@ def indifferent(number: int) -> AskedQuestion:
         cosine=cosine,
         bm25=np.zeros((1, 12)),
         bonus=np.zeros(12),
+        last=np.zeros(12, dtype=bool),
     )
 
 
@@ -77,6 +80,7 @@ def compound(number: int) -> AskedQuestion:
         cosine=np.array([whole, clause, clause]),
         bm25=np.zeros((3, 12)),
         bonus=np.zeros(12),
+        last=np.zeros(12, dtype=bool),
     )
 
 
@@ -142,6 +146,7 @@ def test_noise_is_hardly_ever_taken_for_a_finding() -> None:
                 cosine=rng.normal(size=(3, 12)),
                 bm25=rng.exponential(size=(3, 12)),
                 bonus=np.zeros(12),
+                last=np.zeros(12, dtype=bool),
             )
             for number in range(60)
         ]
@@ -193,6 +198,7 @@ def test_rows_in_any_order_become_one_ranking() -> None:
         {
             "tool_name": name,
             "category": "a" if n % 2 else "b",
+            "fallback": n == 3,
             "distance_0": (n % 3) / 10,
             "words_0": float(n),
         }
@@ -206,6 +212,11 @@ def test_rows_in_any_order_become_one_ranking() -> None:
     assert list(one.bonus[:4]) == [0, 0.5, 0, 0.5]
     assert list(one.cosine[0][:5]) == [1, 1, 1, 1, 0.9]
     assert list(one.bm25[0][:4]) == [0, 3, 6, 9]
+    assert list(one.last[:4]) == [False, True, False, False]
+    ranking = ranked_names(one, DEFAULTS, k=12)
+    assert ranking == ranked_names(other, DEFAULTS, k=12)
+    assert ranking[-1] == "tool_3", "a fallback tool"
+    assert ranked_names(one, DEFAULTS, k=11) == ranking[:11]
 
 
 def test_a_question_without_candidates_finds_nothing() -> None:
