@@ -72,7 +72,7 @@ class Captured:
         for question in questions:
             parts = registry._parts(question)
             vectors = registry.embedder.embed_queries(parts)
-            search = registry._search_statement(len(parts))
+            search = registry._search_statement(len(parts), K)
             bound = registry._search_parameters(parts, vectors, K)
             self._searches[question] = search.sql.encode(), search.values(bound)
 

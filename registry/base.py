@@ -73,6 +73,7 @@ _HIT_FIELDS = (
     "version",
 )
 COUNTED = StrategyLimits().counted
+_WALKS = (CANDIDATES, 100, 200, 400, 1_000)  # a statement for each of these, not for each k
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
 NO_INDEX_FOR_SIZE = (
     f"vectors of more than {statements.MAX_INDEXED_DIMENSIONS} dimensions have no index; "
@@ -103,7 +104,7 @@ class RegistryBase:
         )
         self._model: tuple[int, EmbeddingModel] | None = None
         self._other_serving: int | None = None  # set that serves, seen and known to be no news
-        self._searches: dict[tuple[int, int, bool, bool], DriverStatement] = {}
+        self._searches: dict[tuple[int, int, int, bool, bool], DriverStatement] = {}
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
@@ -195,7 +196,8 @@ class RegistryBase:
         active = next((row for row in models if row.state == "active"), models[0])
         return EmbeddingModelMismatchError(
             stored=str(statements.model_of_row(active)[1]),
-            configured=f"{self._model[1]}, whose vectors were pruned; restart this process",
+            configured=str(self._model[1]),
+            pruned=True,
         )
 
     def _incomplete(
@@ -238,18 +240,20 @@ class RegistryBase:
         return [question, *(clauses(question) if self.settings.clauses else ())]
 
     def _search_statement(
-        self, parts: int, *, vectors: bool = True, explained: bool = False
+        self, parts: int, k: int, *, vectors: bool = True, explained: bool = False
     ) -> DriverStatement:
-        """Return the search of the model in use for a number of parts, built once."""
+        """Return the search of the model in use for a number of parts and hits, built once."""
         assert self._model is not None
         model_id, model = self._model
-        key = (model_id, parts, vectors, explained)
+        walked = next(2 * least for least in _WALKS if k <= least)
+        key = (model_id, parts, walked, vectors, explained)
         if key not in self._searches:
             self._searches[key] = DriverStatement.of(
                 statements.search_candidates(
                     model_id,
                     model.dimensions,
                     parts=parts,
+                    walked=walked,
                     words=self.settings.word_weight > 0,
                     vectors=vectors,
                     explained=explained,

@@ -302,7 +302,7 @@ class Embedder:
         if len(raw) != expected:
             raise EmbeddingError(
                 f"{self.name} answered with {len(raw)} vectors for {expected} texts. Check the "
-                "embedding server, or lower embedding_batch_size."
+                "embedding server, or lower embedding_batch_size (an Embedder's batch_size)."
             )
         try:
             # A number beyond float32 becomes infinite, and is refused below as not finite.

@@ -6,7 +6,7 @@ tool lacks a vector of its present text can be switched to, in one transaction; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 PROBE = "How many dimensions does this model have?"
+_LOOKED_UP = 500  # texts in one look at what is known
 _Rows = Sequence[AnyRow]
 _Lacking = tuple[UUID, str, ToolSpec]
 
@@ -107,34 +108,71 @@ def catch_up_steps(
     embedded = 0
     rows: _Rows = yield Execute(statements=[(statements.tools_without_vector(record.id), None)])
     while True:
-        lacking = [statements.lacking_row(row) for row in rows]
-        texts = [embedding_text(spec) for _, _, spec in lacking]
-        requests = Requests(lacking, texts=texts, size=embedder.batch_size)
+        of_text = _by_text(statements.lacking_row(row) for row in rows)
+        done = yield from _reuse(record.id, of_text)
+        firsts = [tools[0] for tools in of_text.values()]
+        texts = [embedding_text(spec) for _, _, spec in firsts]
+        requests = Requests(firsts, texts=texts, size=embedder.batch_size)
         failed: dict[UUID, str] = {}
-        done = 0
         for part in requests:
+            tools_of_part = [of_text[text_hash(spec)] for _, _, spec in part]
             try:
                 vectors = yield Embed(texts=[embedding_text(spec) for _, _, spec in part])
             except EmbeddingError as error:
                 if not (yield from requests.refused(part, error)):
                     continue
-                failed[part[0][0]] = str(error)
+                failed |= {tool_id: str(error) for tool_id, _, _ in tools_of_part[0]}
             else:
                 if embedder.dimensions != record.model.dimensions:
                     return _report(record, embedded=embedded, rows=rows)
                 requests.accepted()
-                yield Execute(statements=[_store(record.id, part, vectors)])
+                yield _store(record.id, tools_of_part, vectors)
                 embedded += len(part)
-            done += len(part)
+            done += sum(map(len, tools_of_part))
             if on_progress is not None:
-                on_progress(SyncProgress(done=done, total=len(lacking)))
-        failed |= {tool_id: requests.given_up for tool_id, _, _ in requests.untried()}
+                on_progress(SyncProgress(done=done, total=len(rows)))
+        failed |= {
+            tool_id: requests.given_up
+            for _, _, spec in requests.untried()
+            for tool_id, _, _ in of_text[text_hash(spec)]
+        }
         before = len(rows)
         rows = yield Execute(statements=[(statements.tools_without_vector(record.id), None)])
         if failed or not rows or 2 * len(rows) > before:
             if not failed:
                 _check_composition(rows)
             return _report(record, embedded=embedded, rows=rows, failed=failed)
+
+
+def _by_text(lacking: Iterable[_Lacking]) -> dict[str, list[_Lacking]]:
+    """Return hash of the text to the tools that have it, in order."""
+    found: dict[str, list[_Lacking]] = {}
+    for tool in lacking:
+        found.setdefault(text_hash(tool[2]), []).append(tool)
+    return found
+
+
+def _reuse(
+    model_id: int, of_text: dict[str, list[_Lacking]]
+) -> Generator[Embed | Execute, Any, int]:
+    """Store vectors that the set holds or held already; take their texts out of `of_text`.
+
+    Returns:
+        How many tools have their vector now.
+    """
+    stored = 0
+    hashes = list(of_text)
+    for start in range(0, len(hashes), _LOOKED_UP):
+        looked_up = hashes[start : start + _LOOKED_UP]
+        known: _Rows = yield Execute(
+            statements=[(statements.known_vectors(model_id, looked_up), None)]
+        )
+        vectors = {row.source_hash: row.vector for row in known}
+        if vectors:
+            tools = [of_text.pop(text) for text in vectors]
+            yield _store(model_id, tools, list(vectors.values()))
+            stored += sum(map(len, tools))
+    return stored
 
 
 def _report(
@@ -217,15 +255,21 @@ def _set_to_build(
     return record
 
 
-def _store(
-    model_id: int, part: Sequence[_Lacking], vectors: Sequence[str]
-) -> tuple[Executable, Any]:
-    return statements.store_vectors(), {
+def _store(model_id: int, tools: Sequence[Sequence[_Lacking]], vectors: Sequence[str]) -> Execute:
+    """Store the vectors of texts, each for all tools that have it; replaced ones are archived."""
+    pairs = [(tool, vector) for some, vector in zip(tools, vectors, strict=True) for tool in some]
+    parameters = {
         "model_id": model_id,
-        "ids": [tool_id for tool_id, _, _ in part],
-        "vectors": list(vectors),
-        "hashes": [text_hash(spec) for _, _, spec in part],
+        "ids": [tool_id for (tool_id, _, _), _ in pairs],
+        "vectors": [vector for _, vector in pairs],
+        "hashes": [text_hash(spec) for (_, _, spec), _ in pairs],
     }
+    return Execute(
+        statements=[
+            (statements.archive_vectors(), parameters),
+            (statements.store_vectors(), parameters),
+        ]
+    )
 
 
 def label(row: AnyRow) -> str:

@@ -19,6 +19,7 @@
     │   ├── VersionConflictError        a tool was changed by somebody else meanwhile
     │   └── VersionNotFoundError
     └── AgentError
+        ├── ApprovalError               a decision on a call that waits for none
         ├── HistoryBudgetError          a budget, or a message, that leaves no room
         └── RunLimitError
 
@@ -31,6 +32,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AgentError",
+    "ApprovalError",
     "CategoryNotFoundError",
     "ConfigurationError",
     "DuplicateToolError",
@@ -113,12 +115,18 @@ class EmbeddingUnavailableError(EmbeddingError):
 class EmbeddingModelMismatchError(RegistryError):
     """The registry's vectors were made by another embedding model than the configured one."""
 
-    def __init__(self, *, stored: str, configured: str) -> None:
-        super().__init__(
-            f"The registry holds vectors of {stored}, but {configured} is configured. "
-            "Vectors of two models are never compared. Configure the stored model again, or run "
-            "`toolrag embeddings migrate --to MODEL` to embed every tool with the new one."
-        )
+    def __init__(self, *, stored: str, configured: str, pruned: bool = False) -> None:
+        if pruned:
+            super().__init__(
+                f"The vectors of {configured} that this process searches were pruned; restart "
+                f"this process. The registry holds vectors of {stored}."
+            )
+        else:
+            super().__init__(
+                f"The registry holds vectors of {stored}, but {configured} is configured. "
+                "Vectors of two models are never compared. Configure the stored model again, or "
+                "run `toolrag embeddings migrate --to MODEL` to embed every tool with the new one."
+            )
         self.stored = stored
         self.configured = configured
 
@@ -200,6 +208,10 @@ class VersionNotFoundError(RegistryError):
 
 class AgentError(ToolRAGError):
     """Base class for errors of the agent."""
+
+
+class ApprovalError(AgentError):
+    """Nothing waits for the decision, or it was settled before."""
 
 
 class HistoryBudgetError(AgentError):

@@ -203,7 +203,9 @@ class _Facts:
         name = self.record.spec.tool_name
         # Of a compound question the other parts are other tools' business.
         asking = "this part of the question" if clause else "the question"
-        example = f'that part as an example ("{_short(clause)}")' if clause else "that question as an example"
+        example = "that question as an example"
+        if clause:
+            example = f'that part as an example ("{_short(clause)}")'
         if not missing:
             return f"if it should answer {asking}, give {name} {example}"
         return (

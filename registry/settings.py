@@ -34,7 +34,7 @@ class RegistrySettings:
         statement_timeout_s: Longest run of one statement, seconds.
         prepared_statements: False behind a pooler in transaction mode, where a prepared statement
             may be on another server connection than the next call.
-        embedding_batch_size: Texts in one embedding request.
+        embedding_batch_size: Texts in one embedding request; an `Embedder` has its own.
         query_cache_size: Question vectors kept in memory, per registry.
         lease_s: How long a process may be silent before another takes its work over, seconds;
             more than one embedding request takes, its retries included.

@@ -94,6 +94,7 @@ def search_candidates(
     dimensions: int,
     *,
     parts: int,
+    walked: int,
     words: bool,
     vectors: bool = True,
     explained: bool = False,
@@ -125,6 +126,8 @@ def search_candidates(
         model_id: Whose vectors.
         dimensions: Of the model.
         parts: 1 for the question alone, 1 more for each clause.
+        walked: Vectors that the index is walked for. It is written into the statement: of a bound
+            limit a generic plan expects a tenth of the table, for which a scan is cheaper.
         words: False leaves the words out: `words_<p>` is 0.
         vectors: False leaves the vectors out, where a question could not be embedded: every
             distance is what the questions that no tool fits find, so that words alone decide.
@@ -133,7 +136,7 @@ def search_candidates(
     """
     # The clauses' own walks found nothing more: what is near a clause has its words or is near
     # the question (recall@5 of four sets the same within 0.4, half of the time).
-    ids = [select(_near(model_id, dimensions, 0).c.id)] if vectors else []
+    ids = [select(_near(model_id, dimensions, walked).c.id)] if vectors else []
     scored, possible = word_scores(parts) if words else (None, literal_column("0"))
     if scored is not None:
         with_words = _with_most_words(scored, parts)
@@ -221,7 +224,7 @@ def nearest_tools_exactly(model_id: int, dimensions: int) -> Rows:
     Binds `namespace`, `vector_0` and `k`. Materialising the distances of the
     filtered rows leaves the planner no other way, whatever is set in the session.
     """
-    measured = _measured(model_id, dimensions, 0).cte("measured").prefix_with("MATERIALIZED")
+    measured = _measured(model_id, dimensions).cte("measured").prefix_with("MATERIALIZED")
     nearest = (
         select(measured.c.id, measured.c.distance)
         .order_by(measured.c.distance, measured.c.tool_name)
@@ -239,21 +242,21 @@ def nearest_tools_exactly(model_id: int, dimensions: int) -> Rows:
 # ---------------------------------------------------------------- by vector
 
 
-def _near(model_id: int, dimensions: int, part: int) -> FromClause:
-    """(id) of the tools nearest to a part."""
-    distance = _distance(dimensions, part)
+def _near(model_id: int, dimensions: int, most: int) -> FromClause:
+    """(id) of the tools nearest to the question, from a walk for so many."""
+    distance = _distance(dimensions, 0)
     walked = (
         select(tool_embedding.c.tool_id, distance.label("distance"))
         .where(_of_model(model_id))
         .order_by(distance)
-        .limit(func.greatest(2 * _LIMIT, _EF_SEARCH // 2))
-        .cte(f"walked_{part}")
+        .limit(literal_column(f"{most:d}", Integer))
+        .cte("walked")
         .prefix_with("MATERIALIZED")
     )
     middle = (
         select(walked.c.distance)
         .order_by(walked.c.distance)
-        .offset(_EF_SEARCH // 2 - 1)
+        .offset(func.least(_EF_SEARCH // 2, literal_column(f"{most:d}", Integer)) - 1)
         .limit(1)
         .scalar_subquery()
     )
@@ -262,16 +265,16 @@ def _near(model_id: int, dimensions: int, part: int) -> FromClause:
         .select_from(walked)
         .join(tool_registry, tool_registry.c.id == walked.c.tool_id)
         .where(*_visible())
-        .cte(f"passed_{part}")
+        .cte("passed")
         .prefix_with("MATERIALIZED")
     )
     count = (
         select(func.count()).where(passed.c.distance <= middle).select_from(passed)
     ).scalar_subquery()
     measured = (
-        _measured(model_id, dimensions, part)
+        _measured(model_id, dimensions)
         .where(count < _NEEDED)
-        .cte(f"measured_{part}")
+        .cte("measured")
         .prefix_with("MATERIALIZED")
     )
     found = union_all(select(passed).where(count >= _NEEDED), select(measured)).subquery()
@@ -279,17 +282,17 @@ def _near(model_id: int, dimensions: int, part: int) -> FromClause:
         select(found.c.id)
         .order_by(found.c.distance, found.c.tool_name)
         .limit(_LIMIT)
-        .subquery(f"near_{part}")
+        .subquery("near")
     )
 
 
-def _measured(model_id: int, dimensions: int, part: int) -> Rows:
+def _measured(model_id: int, dimensions: int) -> Rows:
     """(id, tool_name, distance) of what the caller sees."""
     return (
         select(
             tool_registry.c.id,
             tool_registry.c.tool_name,
-            _distance(dimensions, part).label("distance"),
+            _distance(dimensions, 0).label("distance"),
         )
         .select_from(tool_embedding)
         .join(tool_registry, tool_registry.c.id == tool_embedding.c.tool_id)

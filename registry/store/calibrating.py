@@ -14,7 +14,7 @@ from registry import statements
 from registry.anchors import ANCHORS
 from registry.embedding import vector_literal
 from registry.errors import EmbeddingError, RegistryBusyError, RegistryError
-from registry.fusion import Floats
+from registry.fusion import CANDIDATES, Floats
 from registry.relevance import (
     LEAST_CALLS,
     Calibration,
@@ -38,7 +38,7 @@ __all__ = ["Calibrating"]
 
 _CALIBRATED_FROM_TOOLS = 20
 _STALE_SHARE = 0.2  # of the tools, that came or went since
-_MOST_CALLS = 1_000  # that are asked again; each is a search
+_MOST_CALLS = 500  # that are asked again; each is a search
 _NOTHING = "Nothing is registered yet; sync tools before calibrating."
 
 
@@ -289,7 +289,11 @@ class Calibrating(Categories):
         """
         search = DriverStatement.of(
             statements.search_candidates(
-                model.id, model.dimensions, parts=1, words=self.settings.word_weight > 0
+                model.id,
+                model.dimensions,
+                parts=1,
+                walked=2 * CANDIDATES,
+                words=self.settings.word_weight > 0,
             )
         )
         evidences: list[dict[str, float]] = []

@@ -93,7 +93,7 @@ class Searching(EmbeddingSets):
             connection, serving, on_replica=on_replica
         ):
             return None
-        rows = _runtime.fetch(connection, self._search_statement(parts, **variant), parameters)
+        rows = _runtime.fetch(connection, self._search_statement(parts, k, **variant), parameters)
         if rows:
             self._current_router(connection, rows[0]["categories_stamp"])
         elif not self._settled(connection, serving, on_replica=on_replica):

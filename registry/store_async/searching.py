@@ -95,7 +95,7 @@ class AsyncSearching(AsyncEmbeddingSets):
         ):
             return None
         rows = await _runtime.fetch(
-            connection, self._search_statement(parts, **variant), parameters
+            connection, self._search_statement(parts, k, **variant), parameters
         )
         if rows:
             await self._current_router(connection, rows[0]["categories_stamp"])

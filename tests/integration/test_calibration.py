@@ -261,13 +261,13 @@ async def test_too_few_sessions_say_nothing_whatever_they_call(
     assert (await registry.calibrate()).calls == LEAST_CALLS, "those without any id are one more"
 
 
-async def test_no_more_than_1000_calls_are_asked_again(open_registry: OpenRegistry) -> None:
+async def test_no_more_than_500_calls_are_asked_again(open_registry: OpenRegistry) -> None:
     embeddings = HashEmbeddings()
     registry = await open_registry(embeddings=embeddings)
     tools = many_specs(30)
     await registry.sync(tools)
-    record(registry.database_url, calls_of(tools, 1_030), embeddings)
-    assert (await registry.calibrate()).calls == 1_000
+    record(registry.database_url, calls_of(tools, 520), embeddings)
+    assert (await registry.calibrate()).calls == 500
 
 
 @pytest.mark.parametrize(

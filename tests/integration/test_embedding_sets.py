@@ -217,8 +217,9 @@ async def test_revert_is_at_once_and_says_what_is_stale_or_missing_and_a_sync_me
     assert await first(back, "added since the switch") == "late"
     embeddings.calls.clear()
     assert (await back.sync(toolset)).embedded == 0
-    # Another namespace has no process of its own: one build mends all, what is off included.
-    assert (await back.build_embeddings()).embedded == 2
+    # Another namespace has no process of its own: one build mends all, what is off included. The
+    # text that both namespaces have is known by now.
+    assert (await back.build_embeddings()).embedded == 1
     with pytest.raises(ConfigurationError, match="nothing to build"):
         await back.build_embeddings()
 
@@ -548,3 +549,45 @@ async def test_no_search_fails_or_mixes_models_while_four_search_and_one_writes(
     assert set(counts) == {60}
     assert len(await new.search("handle", threshold=0, k=100)) == 60
     assert len(await old.search("handle", threshold=0, k=100)) == 60
+
+
+async def test_a_text_that_several_tools_have_is_embedded_once(open_registry: OpenRegistry) -> None:
+    """Also where one of them, of another namespace, has its vector already."""
+    old = await serving(open_registry)
+    other = RegistrySettings(namespace="other")
+    second = await open_registry(embeddings=old_model(), settings=other)
+    await second.sync(many_specs(40))
+    model = new_model()
+    new = await open_registry(embeddings=model, opened=False)
+    report = await new.build_embeddings()
+    assert (report.embedded, report.remaining, dict(report.failed)) == (40, 0, {})
+    sent = [text for call in model.calls for text in call]
+    assert len(sent) == len(set(sent))
+    assert (await new.switch_embeddings()).vectors == 70
+    assert await old.active_states(["tool_00003"]) == {"tool_00003": True}
+
+
+async def test_a_catch_up_keeps_what_it_replaces_and_uses_what_was_kept(
+    open_registry: OpenRegistry,
+) -> None:
+    """A text that a set ever held is not embedded again, by a roll-back or by a build."""
+    old = await serving(open_registry)
+    await old.update_tool("tool_00006", description="Six, changed.")
+    model = new_model()
+    new = await open_registry(embeddings=model, opened=False)
+    await new.build_embeddings()
+    await new.switch_embeddings()
+    await new.update_tool("tool_00004", description="Four, changed.")
+    await new.rollback("tool_00006", 1)
+    await new.revert_embeddings()
+
+    again = old_model()
+    back = await open_registry(embeddings=again, opened=False)
+    report = await back.build_embeddings()
+    sent = [text for call in again.calls for text in call]
+    assert report.embedded == 1
+    assert [text for text in sent if "case" in text] == []
+    assert [text for text in sent if "Four, changed." in text]
+    again.calls.clear()
+    await back.rollback("tool_00004", 1)
+    assert again.calls == []

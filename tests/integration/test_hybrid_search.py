@@ -315,7 +315,7 @@ def plan_of(registry: ToolRegistry, question: str) -> tuple[list[dict[str, Any]]
     registry.open()
     parts = registry._parts(question)
     vectors = registry.embedder.embed_queries(parts)
-    search, settings = registry._search_statement(len(parts)), registry._search_settings(5)
+    search, settings = registry._search_statement(len(parts), 5), registry._search_settings(5)
     values = search.values(registry._search_parameters(parts, vectors, 5))
     with psycopg.connect(psycopg_url(registry.url)) as connection:
         cursor = psycopg.RawCursor(connection, row_factory=dict_row)
@@ -713,7 +713,7 @@ def test_vec_9_a_namespace_that_is_missing_matches_nothing(
         registry.sync(many_specs(60))
         question = "Handle alpha case 3 and send beta case 4"
         parts = registry._parts(question)
-        search = registry._search_statement(len(parts))
+        search = registry._search_statement(len(parts), 5)
         vectors = registry.embedder.embed_queries(parts)
         given = dict(registry._search_parameters(parts, vectors, 5))
         with psycopg.connect(psycopg_url(database_url)) as connection:

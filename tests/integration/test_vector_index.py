@@ -118,7 +118,7 @@ def test_vec_1_the_nearest_being_disabled_does_not_shorten_the_answer(
     registry: ToolRegistry, indexed_url: str
 ) -> None:
     """VEC-1: the same 5 as an exact scan, with the planner left alone."""
-    assert "hnsw" in plan_of(registry, registry._search_statement(1))
+    assert "hnsw" in plan_of(registry, registry._search_statement(1, 5))
     assert names(registry, 5) == exact(indexed_url, 5)
     assert len(set(names(registry, 50)) & set(exact(indexed_url, 50))) >= 49
 
@@ -149,7 +149,7 @@ def test_vec_2_the_second_scan_is_exact_whatever_the_index_may_do(indexed_url: s
             ):
                 connection.exec_driver_sql(f"SET LOCAL {setting}")
 
-        fast, rescue = far._search_statement(1), exactly()
+        fast, rescue = far._search_statement(1, 5), exactly()
         found_with = parameters(far, "at 0", 5)
         with far._connection() as connection:
             fetch(connection, far._search_settings(5))
@@ -197,7 +197,7 @@ def test_vec_4_the_settings_of_a_search_end_with_it(indexed_url: str) -> None:
 
 def test_vec_5_the_search_walks_the_index_in_its_own_order(registry: ToolRegistry) -> None:
     """VEC-5: ascending distance with the index's operator; similarity is not ordered by."""
-    plan = plan_of(registry, registry._search_statement(1))
+    plan = plan_of(registry, registry._search_statement(1, 5))
     walk, _, rest = plan.partition("CTE passed")
     assert f"Index Scan using {HNSW_INDEX_PREFIX}1" in walk
     assert "Order By: ((vector)::halfvec(64) <=> " in walk
@@ -216,7 +216,29 @@ def test_vec_5_the_prepared_statement_keeps_the_plan(registry: ToolRegistry) -> 
             "SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%<=>%%'"
         ).scalars()
         assert all("embedding_model_id = 1" in statement for statement in prepared)
-    assert "hnsw" in plan_of(registry, registry._search_statement(1))
+    assert "hnsw" in plan_of(registry, registry._search_statement(1, 5))
+
+
+def test_vec_5_a_plan_for_all_questions_expects_no_more_than_the_walk(
+    registry: ToolRegistry,
+) -> None:
+    """VEC-5: of a limit it does not know, a generic plan expects a tenth of the table.
+
+    Among 100,000 tools that made it scan and sort all: 75 ms instead of 8.
+    """
+    for k, most in ((5, 100), (50, 100), (60, 200), (1_000, 2_000)):
+        search = registry._search_statement(1, k)
+        with registry._search_connection() as connection:
+            fetch(connection, registry._search_settings(k))
+            connection.exec_driver_sql(f"PREPARE search_{k} AS {search.sql}".replace("%", "%%"))
+            nothing = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", search.sql))))
+            lines = connection.exec_driver_sql(f"EXPLAIN EXECUTE search_{k}({nothing})").scalars()
+            walk = "\n".join(lines).partition("CTE walked")[2].partition("CTE ")[0]
+            connection.exec_driver_sql(f"DEALLOCATE search_{k}")
+        limit = re.search(r"Limit .*rows=(\d+)", walk)
+        assert limit is not None
+        assert int(limit[1]) == min(most, COUNT)
+        assert "Index Scan using" in walk or k == 1_000
 
 
 def test_vec_6_no_index_while_small_and_an_hnsw_one_once_filled(
