@@ -120,7 +120,8 @@ class _Cutter:
         self._dropped: set[int] = set()
         self._total = system_tokens
         self._front_tokens = 0
-        # Of the messages followed so far.
+        # Of the messages followed so far, without what was dropped whole.
+        self._begin = 0
         self._turns: list[int] = []  # where they start: at a human message
         self._steps: list[list[int]] = []  # a reply, and the answers to its calls
         self._system_places: set[int] = set()
@@ -164,7 +165,9 @@ class _Cutter:
         room = int(self._budget.keep_share * (self._budget.max_tokens - fixed))
         for _ in self._reductions(room):
             if self._total <= fixed + room:
-                return
+                break
+        self._turns = [turn for turn in self._turns if turn >= self._begin]
+        self._steps = [step for step in self._steps if step[0] not in self._dropped]
         if self._total > self._budget.max_tokens and (step := self._last_step):
             others = self._total - sum(map(self._shown_size, step))
             self._squeeze(step, self._budget.max_tokens - others)
@@ -181,7 +184,8 @@ class _Cutter:
         )
         self._squeeze(self._last_step, room // 2)
         yield
-        for start, stop in pairwise([0, *self._turns]):
+        for start, stop in pairwise([self._begin, *self._turns]):
+            self._begin = stop
             yield from self._drop(range(start, stop))
         for step in current[:-1]:
             yield from self._shorten(step)
@@ -208,11 +212,10 @@ class _Cutter:
             self._cut_to(place, least)
 
     def _drop(self, places: Sequence[int]) -> Iterator[None]:
-        newest = self._turns[-1] if self._turns else None
         gone = [
             place
             for place in places
-            if place not in self._dropped and place not in self._system_places and place != newest
+            if place not in self._dropped and place not in self._system_places
         ]
         if not gone:
             return
@@ -229,12 +232,12 @@ class _Cutter:
 
     def _cut_to(self, place: int, max_chars: int) -> bool:
         """Cut a message; whether that made it smaller."""
+        shown = self._shown(place)
         message = self._at_length(place, max_chars)
-        before, after = self._shown_size(place), self._size(message)
-        if after >= before:
+        if message is shown or (after := self._size(message)) >= self._shown_size(place):
             return False
+        self._total += after - self._shown_size(place)
         self._cut[place], self._cut_sizes[place] = message, after
-        self._total += after - before
         return True
 
     def _at_length(self, place: int, max_chars: int) -> AnyMessage:

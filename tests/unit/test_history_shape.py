@@ -145,8 +145,7 @@ def test_his_1_a_request_begins_as_the_one_before_until_a_cut(plan, budget):
         before, seen = sent, end
 
 
-@pytest.mark.parametrize("limit", range(1, 700))
-def test_his_1_three_parallel_calls_at_every_length(limit):
+def test_his_1_three_parallel_calls_at_every_length():
     """HIS-1: calls and results stay or go together, at each budget from 1 token on."""
     history = numbered(
         [
@@ -157,17 +156,19 @@ def test_his_1_three_parallel_calls_at_every_length(limit):
             *step(2, 400, 400, 400),
         ]
     )
-    system = SystemMessage("Be brief.")
-    try:
-        shaped = shape(history, HistoryBudget(max_tokens=limit), system_message=system)
-    except HistoryBudgetError:
-        assert count([system, history[6]]) >= limit
-        return
-    check_pairs([system, *shaped.messages()])
-    assert history[6] in shaped.kept
-    assert {"c2-0", "c2-1", "c2-2"} <= {
-        item.tool_call_id for item in shaped.kept if isinstance(item, ToolMessage)
-    }
+    question, system = history[6], SystemMessage("Be brief.")
+    whole, least = count([system, *history]), count([system, question])
+    for limit in range(1, whole + 2):
+        budget = HistoryBudget(max_tokens=limit)
+        if limit < least:
+            with pytest.raises(HistoryBudgetError, match=f"{limit:,}"):
+                shape(history, budget, system_message=system)
+            continue
+        shaped = shape(history, budget, system_message=system)
+        check_pairs([system, *shaped.messages()])
+        assert question in shaped.kept
+        assert [item.id for item in shaped.kept[-4:]] == [item.id for item in history[-4:]]
+        assert shaped.is_cut == (limit < whole)
 
 
 def test_his_3_a_huge_result_costs_only_itself():
@@ -265,6 +266,20 @@ def test_his_6_a_step_that_cannot_be_cut_is_sent_and_reported():
     assert list(shaped.kept) == messages
     assert shaped.problem is not None
     assert "the budget is 500" in shaped.problem
+
+
+def test_his_1_system_messages_among_the_others_stay():
+    """HIS-1: also those of a turn that is dropped; the note stands behind the first of them."""
+    first, later = SystemMessage("Be brief."), SystemMessage("Be polite.")
+    old = [first, HumanMessage("one"), says("1" * 4_000), later, HumanMessage("two")]
+    shaped = shape(
+        numbered([*old, says("2" * 4_000), HumanMessage("3")]), HistoryBudget(max_tokens=600)
+    )
+
+    sent = [message.text for message in shaped.messages()]
+    assert sent[:2] == ["Be brief.", "Be polite."]
+    assert sent[2].startswith(f"{NOTE} 4 earlier messages")
+    assert sent[3:] == ["3"]
 
 
 @pytest.mark.parametrize("budget", [600, 2_000])
