@@ -9,10 +9,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agent.approval import PendingApproval, approve, edit, reject
     from agent.factory import create_tool_rag_agent
     from agent.guarding.policy import ToolPolicy
     from agent.history import HistoryBudget, HistoryCut
     from agent.limits import ModelPrice, RunLimits, StopReason, ThreadLimits
+    from agent.middleware.approval import ApprovalMiddleware
     from agent.middleware.history import HistoryMiddleware
     from agent.middleware.run_limits import RunLimitsMiddleware
     from agent.middleware.tool_guard import ToolGuardMiddleware
@@ -24,17 +26,21 @@ if TYPE_CHECKING:
         TokenUsage,
         ToolCallResult,
         aask,
+        aresume,
         ask,
+        resume,
     )
     from agent.spending import LimitMet
 
 __all__ = [
+    "ApprovalMiddleware",
     "HistoryBudget",
     "HistoryCut",
     "HistoryMiddleware",
     "LimitMet",
     "ModelPrice",
     "OfferedTool",
+    "PendingApproval",
     "RunLimits",
     "RunLimitsMiddleware",
     "RunResult",
@@ -47,17 +53,24 @@ __all__ = [
     "ToolPolicy",
     "ToolRAGMiddleware",
     "aask",
+    "approve",
+    "aresume",
     "ask",
     "create_tool_rag_agent",
+    "edit",
+    "reject",
+    "resume",
 ]
 
 _MODULE_OF = {
+    "ApprovalMiddleware": "middleware.approval",
     "HistoryBudget": "history",
     "HistoryCut": "history",
     "HistoryMiddleware": "middleware.history",
     "LimitMet": "spending",
     "ModelPrice": "limits",
     "OfferedTool": "result",
+    "PendingApproval": "approval",
     "RunLimits": "limits",
     "RunLimitsMiddleware": "middleware.run_limits",
     "RunResult": "result",
@@ -70,8 +83,13 @@ _MODULE_OF = {
     "ToolPolicy": "guarding.policy",
     "ToolRAGMiddleware": "middleware.tool_rag",
     "aask": "result",
+    "approve": "approval",
+    "aresume": "result",
     "ask": "result",
     "create_tool_rag_agent": "factory",
+    "edit": "approval",
+    "reject": "approval",
+    "resume": "result",
 }
 
 

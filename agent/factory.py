@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
@@ -15,10 +15,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
+from agent.approving.rules import ApprovalPolicy
 from agent.guarding.policy import ToolPolicy
 from agent.history import HistoryBudget
 from agent.limits import RunLimits, check_priced
 from agent.middleware._limited_calls import model_name
+from agent.middleware.approval import ApprovalMiddleware
 from agent.middleware.history import HistoryMiddleware
 from agent.middleware.run_limits import RunLimitsMiddleware
 from agent.middleware.tool_guard import ToolGuardMiddleware
@@ -57,6 +59,7 @@ def create_tool_rag_agent(
     max_offered: int = 32,
     limits: RunLimits = RunLimits(),  # noqa: B008 (frozen)
     history: HistoryBudget | None = HistoryBudget(),  # noqa: B008 (frozen)
+    approval: Mapping[str, ApprovalPolicy | Literal[True]] | None = None,
     default_policy: ToolPolicy = ToolPolicy(),  # noqa: B008 (frozen)
     policies: Mapping[str, ToolPolicy] | None = None,
     strategy: Strategy = "auto",
@@ -82,6 +85,10 @@ def create_tool_rag_agent(
         max_offered: Tools offered in a thread at a time, 1 to 128.
         limits: Steps, tool calls, tokens, cost and time of a run, and of a thread.
         history: How much of a long conversation the model is sent; None for all of it.
+        approval: Which calls need a person's approval, beside those of tools that the registry
+            marks: tool name to True, or to a function of tool and arguments
+            (`ApprovalMiddleware`). Without a checkpointer such calls are refused; give `{}` where
+            a server brings its own.
         default_policy: Timeout, result cap, retries and more of every tool's calls.
         policies: The same for single tools, by model-facing name.
         strategy: How tools are chosen; `auto` goes by their number (`ToolRAGMiddleware`).
@@ -96,12 +103,15 @@ def create_tool_rag_agent(
         name: Of the compiled graph.
 
     Raises:
-        ConfigurationError: The model cannot be used, an option is out of range, or a policy is
-            given for a name that is no tool's.
+        ConfigurationError: The model cannot be used, an option is out of range, or a policy or
+            an approval rule is given for a name that is no tool's.
         RunLimitError: `limits.prices` lacks the model.
     """
     chat_model = _chat_model(model)
     check_priced(limits.prices, model_name(chat_model))
+    others = [*tools, *(tool for item in middleware for tool in getattr(item, "tools", ()))]
+    # Where nobody can be asked, `ToolRAGMiddleware` refuses by itself, and a step has a node fewer.
+    asks = bool(checkpointer) or approval is not None
     own: list[AgentMiddleware[Any, Any, Any]] = [
         RunLimitsMiddleware(limits),
         *([] if history is None else [HistoryMiddleware(history)]),
@@ -116,10 +126,11 @@ def create_tool_rag_agent(
             strategy=strategy,
             usage_log=usage_log,
         ),
+        *([ApprovalMiddleware(approval, toolset=toolset, tools=others)] if asks else []),
         ToolGuardMiddleware(
             default=default_policy,
             policies=policies,
-            known_names={*_tool_names(toolset, tools, middleware)},
+            known_names={*_tool_names(toolset, others)},
         ),
     ]
     agent = create_agent(
@@ -139,13 +150,10 @@ def create_tool_rag_agent(
 
 
 def _tool_names(
-    toolset: Toolset,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]],
-    middleware: Sequence[AgentMiddleware[Any, Any, Any]],
+    toolset: Toolset, others: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
 ) -> Iterator[str]:
     yield from (spec.tool_name for spec in toolset.specs)
-    own: list[Any] = [*tools, *(tool for item in middleware for tool in getattr(item, "tools", ()))]
-    for tool in own:
+    for tool in others:
         if isinstance(tool, BaseTool):
             yield tool.name
         elif not isinstance(tool, dict):

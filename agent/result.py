@@ -17,12 +17,14 @@ from langchain_core.messages import (
 )
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, StateSnapshot
 
+from agent.approval import PendingApproval, pending_approvals
 from agent.history import HistoryCut
 from agent.limits import StopReason
 from agent.selection import Offer
 from agent.spending import LimitMet, Spent, reported_tokens
-from registry.errors import ConfigurationError, InvalidQueryError
+from registry.errors import ApprovalError, ConfigurationError, InvalidQueryError
 from registry.text import is_unicode
 
 __all__ = [
@@ -33,8 +35,10 @@ __all__ = [
     "TokenUsage",
     "ToolCallResult",
     "aask",
+    "aresume",
     "ask",
     "read_run",
+    "resume",
 ]
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
@@ -114,6 +118,7 @@ class RunResult:
         messages: Of this run alone, from the question on.
         structured_response: With a `response_format`, the parsed answer.
         history_cut: What of the thread the last model call was not sent; None where it had all.
+        pending: Calls that wait for a person's decision; the stop reason is then `interrupted`.
     """
 
     answer: str
@@ -126,6 +131,7 @@ class RunResult:
     limit: LimitMet | None = None
     is_summary: bool = False
     history_cut: HistoryCut | None = None
+    pending: tuple[PendingApproval, ...] = ()
 
     @property
     def findings(self) -> tuple[ToolCallResult, ...]:
@@ -163,6 +169,7 @@ class RunResult:
             "is_summary": self.is_summary,
             "usage": asdict(self.usage),
             "history_cut": None if self.history_cut is None else asdict(self.history_cut),
+            "pending": [asdict(approval) for approval in self.pending],
             "messages": messages_to_dict(self.messages),
             "structured_response": self.structured_response,
         }
@@ -187,6 +194,7 @@ def ask(
     Raises:
         InvalidQueryError: The question is blank.
         ConfigurationError: The agent keeps threads and no `thread_id` is given.
+        HistoryBudgetError: The question alone is larger than the history's budget.
         RegistryError: The tool search failed.
     """
     message, run_config = _prepared(agent, question, thread_id=thread_id, config=config)
@@ -205,6 +213,45 @@ async def aask(
     message, run_config = _prepared(agent, question, thread_id=thread_id, config=config)
     output = await agent.ainvoke({"messages": [message]}, run_config)
     return read_run(output, question_id=message.id)
+
+
+def resume(
+    agent: Agent,
+    decisions: Sequence[Mapping[str, Any]],
+    *,
+    thread_id: str,
+    config: RunnableConfig | None = None,
+) -> RunResult:
+    """Go on with a run that waits for approval, and return what it did in all.
+
+    What the decisions leave undecided is asked again: see `RunResult.pending`.
+
+    Args:
+        agent: With a checkpointer; it need not be the object, or the process, that asked.
+        decisions: From `approve`, `edit` and `reject`, in any order.
+        thread_id: Conversation that waits.
+        config: More LangGraph settings of this run.
+
+    Raises:
+        ApprovalError: Nothing waits for approval in this thread, or it was decided on meanwhile.
+        ConfigurationError: The agent keeps no threads.
+    """
+    run_config = _resuming(agent, thread_id, config)
+    answer = _answer_to(agent.get_state(run_config), decisions, thread_id)
+    return read_run(agent.invoke(answer, run_config))
+
+
+async def aresume(
+    agent: Agent,
+    decisions: Sequence[Mapping[str, Any]],
+    *,
+    thread_id: str,
+    config: RunnableConfig | None = None,
+) -> RunResult:
+    """Go on with a run that waits for approval; like `resume`, for async code."""
+    run_config = _resuming(agent, thread_id, config)
+    answer = _answer_to(await agent.aget_state(run_config), decisions, thread_id)
+    return read_run(await agent.ainvoke(answer, run_config))
 
 
 def read_run(output: Mapping[str, Any], *, question_id: str | None = None) -> RunResult:
@@ -237,6 +284,7 @@ def read_run(output: Mapping[str, Any], *, question_id: str | None = None) -> Ru
         limit=_limit(reason, limit_met),
         is_summary=bool(limit_met.get("is_summarised")),
         history_cut=HistoryCut.from_state(output.get("history_cut")),
+        pending=_pending(output.get("__interrupt__") or ()),
     )
 
 
@@ -256,6 +304,38 @@ def _prepared(
     if configurable:
         run_config["configurable"] = configurable
     return HumanMessage(question, id=str(uuid4())), run_config
+
+
+def _resuming(agent: Agent, thread_id: str, config: RunnableConfig | None) -> RunnableConfig:
+    if not agent.checkpointer:
+        raise ConfigurationError(
+            "This agent keeps no threads, so no run of it waits; give it a checkpointer"
+        )
+    configurable = dict((config or {}).get("configurable", {}))
+    if "checkpoint_id" in configurable:
+        raise ApprovalError("A decision is on what a thread waits for now; leave out checkpoint_id")
+    return {**(config or {}), "configurable": {**configurable, "thread_id": thread_id}}
+
+
+def _answer_to(
+    state: StateSnapshot, decisions: Sequence[Mapping[str, Any]], thread_id: str
+) -> Command[Any]:
+    waiting = pending_approvals(state.interrupts)
+    if not waiting:
+        other = (
+            " What it waits for is asked by a tool: answer that with Command(resume=…)."
+            if state.interrupts
+            else ""
+        )
+        raise ApprovalError(f"Nothing in thread {thread_id!r} waits for approval.{other}")
+    answer = {"decisions": list(decisions)}
+    return Command(resume=dict.fromkeys(waiting, answer))
+
+
+def _pending(interrupts: Sequence[Any]) -> tuple[PendingApproval, ...]:
+    return tuple(
+        approval for approvals in pending_approvals(interrupts).values() for approval in approvals
+    )
 
 
 def _messages_of_run(messages: Sequence[AnyMessage], question_id: str | None) -> list[AnyMessage]:

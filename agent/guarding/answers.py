@@ -65,7 +65,7 @@ def outcome_of(message: ToolMessage) -> str | None:
 def refusal(
     call: ToolCall, offer: Offer, *, states: Mapping[str, bool], has_live_tool: bool
 ) -> ToolMessage | None:
-    """Return why an offered tool may not run now, or None when it may.
+    """Return why an offered tool is not there now, or None when it is.
 
     Args:
         call: The model's call.
@@ -75,21 +75,21 @@ def refusal(
     """
     # Code put a pinned tool there, so it may be unregistered; any other must be active now.
     is_active = states.get(offer["name"], offer["pinned"])
-    if not (is_active and has_live_tool):
-        return _error(
-            call,
-            f"Tool {offer['name']!r} is no longer available, so nothing was run. "
-            "Do not call it again; use another tool or answer without it.",
-        )
-    return approval_refusal(call) if offer["requires_approval"] else None
+    if is_active and has_live_tool:
+        return None
+    return _error(
+        call,
+        f"Tool {offer['name']!r} is no longer available, so nothing was run. "
+        "Do not call it again; use another tool or answer without it.",
+    )
 
 
 def approval_refusal(call: ToolCall) -> ToolMessage:
     """Return the answer to a call that a person would have to agree to."""
     return _error(
         call,
-        f"Tool {call['name']!r} needs a person's approval, which this agent is not set up for, "
-        "so nothing was run. Do not call it again; tell the user that this needs approval.",
+        f"Tool {call['name']!r} needs a person's approval, which this call does not have, so "
+        "nothing was run. Do not call it again; tell the user that this needs approval.",
     )
 
 

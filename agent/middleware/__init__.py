@@ -6,14 +6,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agent.middleware.approval import ApprovalMiddleware
     from agent.middleware.history import HistoryMiddleware
     from agent.middleware.run_limits import RunLimitsMiddleware
     from agent.middleware.tool_guard import ToolGuardMiddleware
     from agent.middleware.tool_rag import ToolRAGMiddleware
 
-__all__ = ["HistoryMiddleware", "RunLimitsMiddleware", "ToolGuardMiddleware", "ToolRAGMiddleware"]
+__all__ = [
+    "ApprovalMiddleware",
+    "HistoryMiddleware",
+    "RunLimitsMiddleware",
+    "ToolGuardMiddleware",
+    "ToolRAGMiddleware",
+]
 
 _MODULE_OF = {
+    "ApprovalMiddleware": "approval",
     "HistoryMiddleware": "history",
     "RunLimitsMiddleware": "run_limits",
     "ToolGuardMiddleware": "tool_guard",

@@ -19,6 +19,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent._registry_access import RegistryAccess
+from agent.approving.answers import REJECTED
 from agent.guarding.answers import REFUSED, REPEATED
 from agent.middleware._messages import METADATA_KEY
 from agent.selection import Offer
@@ -253,7 +254,7 @@ def _status_of(error: ToolMessage) -> CallStatus:
     mark = error.response_metadata.get(METADATA_KEY, {})
     if mark.get("timed_out"):
         return "timeout"
-    return "refused" if mark.get("outcome") in (REFUSED, REPEATED) else "error"
+    return "refused" if mark.get("outcome") in (REFUSED, REJECTED, REPEATED) else "error"
 
 
 def _messages_of(answer: ToolMessage | Command[Any]) -> list[ToolMessage]:

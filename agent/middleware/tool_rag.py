@@ -23,6 +23,8 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent._registry_access import RegistryAccess, SelectOptions
+from agent.approving.answers import unapproved
+from agent.approving.records import was_anybody_asked
 from agent.guarding import answers
 from agent.guarding.secrets import environment_secrets, masked_error, secrets_of
 from agent.middleware._binding import LiveTools, bind, gathered_offers, names_of, offers_of
@@ -81,8 +83,9 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
     model is bound to those alone.
 
     A call runs only if its name was offered in this thread, the tool is active in the registry at
-    that moment, this process has it, and it needs no approval. Everything else, and every
-    exception of a tool, becomes an error `ToolMessage` that the model can act on. Tool names and
+    that moment, this process has it, and it needs no approval or has it (`ApprovalMiddleware`).
+    Everything else, and every exception of a tool, becomes an error `ToolMessage` that the model
+    can act on. Tool names and
     call ids of the model's replies are made legal before they enter the history.
 
     Args:
@@ -296,7 +299,7 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             ticket = self._ticket(request, watched)
             try:
                 states = self._registry.active_states(ticket.names_to_check)
-                record = self._registry.record(ticket.missed_name)
+                record = self._registry.record(ticket.name_to_read)
             except RegistryError as error:
                 return _registry_away(request, error)
             permitted = self._permitted(request, ticket, states, record)
@@ -318,7 +321,7 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             ticket = self._ticket(request, watched)
             try:
                 states = await self._registry.aactive_states(ticket.names_to_check)
-                record = await self._registry.arecord(ticket.missed_name)
+                record = await self._registry.arecord(ticket.name_to_read)
             except RegistryError as error:
                 return _registry_away(request, error)
             permitted = self._permitted(request, ticket, states, record)
@@ -338,11 +341,13 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             offer = next((o for o in offers_of(request.state) if o["name"] == call["name"]), None)
             if offer is not None:
                 watched.names_tool(was_offered=True)
-                return _Ticket(offer=offer)
+                # While a person was asked, hours may have passed over what the offer says.
+                is_stale = was_anybody_asked(request.state)
+                return _Ticket(offer=offer, name_to_read=call["name"] if is_stale else None)
             if request.tool is not None:
                 return _Ticket(is_own=True)
             watched.names_tool(was_offered=False)
-        return _Ticket(illegal_name=written, missed_name=None if written else call["name"])
+        return _Ticket(illegal_name=written, name_to_read=None if written else call["name"])
 
     def _permitted(
         self,
@@ -361,6 +366,11 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
             states=states,
             has_live_tool=offer["binding"] in self._toolset,
         )
+        needs_approval = offer["requires_approval"] or (
+            record is not None and record.spec.requires_approval
+        )
+        if refused is None and needs_approval:
+            refused = unapproved(request.state, request.tool_call)
         if refused is not None:
             _logger.warning(
                 "tool_call_refused",
@@ -368,7 +378,7 @@ class ToolRAGMiddleware(AgentMiddleware[ToolRAGState, Any, Any]):
                     "tool_name": offer["name"],
                     "call_id": request.tool_call["id"],
                     "is_active": states.get(offer["name"]),
-                    "requires_approval": offer["requires_approval"],
+                    "requires_approval": needs_approval,
                 },
             )
             return refused
@@ -404,13 +414,14 @@ class _Ticket:
         offer: The offered tool of that name.
         is_own: It is a tool of the agent's own, which the registry has no say in.
         illegal_name: What the model wrote, if that is no legal name.
-        missed_name: A legal name that was not offered, but may be registered.
+        name_to_read: A legal name to read in the registry: it was not offered but may be
+            registered, or it was, before a person was asked.
     """
 
     offer: Offer | None = None
     is_own: bool = False
     illegal_name: str | None = None
-    missed_name: str | None = None
+    name_to_read: str | None = None
 
     @property
     def names_to_check(self) -> list[str]:
