@@ -144,6 +144,8 @@ def test_notes_and_progress_stay_off_stdout(capsys: pytest.CaptureFixture[str]) 
         (errors.DuplicateToolError("t", ["a", "b"]), USAGE),
         (errors.InvalidQueryError("x"), USAGE),
         (errors.RunLimitError("x"), USAGE),
+        (errors.HistoryBudgetError("x"), USAGE),
+        (errors.ApprovalError("x"), FAILURE),
         (errors.CategoryNotFoundError("c", namespace="n", known=[]), FAILURE),
         (errors.ToolNotFoundError("t", namespace="n"), FAILURE),
         (errors.EmbeddingError("x"), MODEL),
