@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.tools import tool
+from langgraph.checkpoint.postgres import PostgresSaver
 
 from agent import approve, aresume, ask, create_tool_rag_agent, edit, reject, resume
 from registry.errors import ApprovalError
@@ -16,8 +17,6 @@ from registry.toolset import Toolset
 from tests.support.databases import psycopg_url
 from tests.support.fake_registry import FakeRegistry
 from tests.support.scripted_model import ScriptedModel, asks, call, says
-
-savers = pytest.importorskip("langgraph.checkpoint.postgres")
 
 BATCH = asks(
     call("append_log", "l", line="x"),
@@ -60,7 +59,7 @@ def agent_over(saver: Any, log: Path, *script: Any) -> Any:
 
 
 def go_on(url: str, log: Path, decisions: list[Any]) -> None:
-    with savers.PostgresSaver.from_conn_string(url) as saver:
+    with PostgresSaver.from_conn_string(url) as saver:
         result = resume(agent_over(saver, log, says("Done.")), decisions, thread_id="t")
     assert (result.answer, result.pending) == ("Done.", ())
 
@@ -89,7 +88,7 @@ def in_another_process(work: Any, *arguments: Any) -> int | None:
 def test_apr_5_another_process_goes_on(work: Any, database_url: str, tmp_path: Path) -> None:
     """APR-5, APR-8: each tool runs once; an answer to the saved point is told that it is late."""
     url, log = psycopg_url(database_url), tmp_path / "log"
-    with savers.PostgresSaver.from_conn_string(url) as saver:
+    with PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
         agent = agent_over(saver, log, BATCH, says("Never said."))
         first = ask(agent, "Log, delete, send", thread_id="t")
