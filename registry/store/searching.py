@@ -62,9 +62,8 @@ class Searching(EmbeddingSets):
         try:
             return self._embedder.embed_queries(parts)
         except EmbeddingUnavailableError as error:
-            if not (words_suffice and self.settings.search_by_words_alone):
-                raise
-            if self.settings.word_weight == 0:
+            allowed = self.settings.search_by_words_alone and self.settings.word_weight > 0
+            if not (words_suffice and allowed):
                 raise
             _log.warning("searched_by_words_alone", extra={"reason": str(error)})
             return ()

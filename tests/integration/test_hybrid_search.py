@@ -13,7 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from registry import RegistrySettings, ToolRegistry, ToolSpec
-from registry.errors import EmbeddingUnavailableError, InvalidQueryError
+from registry.errors import EmbeddingError, EmbeddingUnavailableError, InvalidQueryError
 from registry.relevance import DEFAULT_THRESHOLD
 from registry.statements import index_name
 from registry.statements import words as words_statements
@@ -631,6 +631,36 @@ async def test_ret_8_the_mark_holds_where_words_decide_alone(open_registry: Open
     assert set(found) == {"tooth", "gum", "any_task"}
     assert found[-1] == "any_task"
     assert "any_task" not in names(await registry.search("Book a dentist", k=2, threshold=0))
+
+
+class Refused(Exception):
+    """As HTTP clients raise it."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__(f"status {status_code}")
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+async def test_ret_9_a_refused_key_is_no_model_that_is_away(
+    open_registry: OpenRegistry, status: int
+) -> None:
+    """RET-9: what another try cannot mend is an error; words must not hide it."""
+    registry = await open_registry(embeddings=Failing("a dentist", Refused(status)))
+    await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+    with pytest.raises(EmbeddingError, match=f"status {status}") as caught:
+        await registry.search("Book a dentist")
+    assert not isinstance(caught.value, EmbeddingUnavailableError)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_ret_9_a_busy_model_is_one_that_is_away(
+    open_registry: OpenRegistry, status: int
+) -> None:
+    """RET-9: what may pass is bridged by words."""
+    registry = await open_registry(embeddings=Failing("a dentist", Refused(status)))
+    await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+    assert names(await registry.search("Book a dentist")) == ["tooth"]
 
 
 @pytest.mark.parametrize(
