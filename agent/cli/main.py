@@ -8,8 +8,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -140,7 +140,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     # Read here as well: an error may come before the options are parsed.
     debug = "--debug" in arguments
-    _set_up_logging(debug=debug)
+    with _logging(debug=debug):
+        code = _end_of(arguments, debug=debug)
+    if code in _ENDED:
+        _complain(_ENDED[code])
+    flush_or_discard()
+    sys.exit(code)
+
+
+_ENDED = {exit_codes.INTERRUPTED: "interrupted", exit_codes.TERMINATED: "terminated"}
+
+
+def _end_of(arguments: list[str], *, debug: bool) -> int:
+    """Run one command; return its exit code, whichever way it ended."""
     for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         # A line `OPENAI_BASE_URL=` in an .env file means unset; the client takes it as an address.
         if not os.environ.get(variable, "").strip():
@@ -165,13 +177,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _other_failure(error, debug=debug)
     if code == exit_codes.INTERRUPTED and terminated.is_set():
         code = exit_codes.TERMINATED
-    if code in _ENDED:
-        _complain(_ENDED[code])
-    flush_or_discard()
-    sys.exit(code)
-
-
-_ENDED = {exit_codes.INTERRUPTED: "interrupted", exit_codes.TERMINATED: "terminated"}
+    return code
 
 
 def _end_as_at_ctrl_c(terminated: threading.Event) -> None:
@@ -218,11 +224,18 @@ def _check_is_text(arguments: Sequence[str], environ: Mapping[str, str]) -> None
             raise CliError(f"{what} is not UTF-8 text.") from error
 
 
-def _set_up_logging(*, debug: bool) -> None:
+@contextmanager
+def _logging(*, debug: bool) -> Generator[None]:
+    """Show log messages with --debug, and in any case what is waited for, while a command runs."""
     # Without a handler Python prints warnings with tracebacks; what a user needs is printed.
     handler = logging.StreamHandler() if debug else logging.NullHandler()
-    logging.getLogger().addHandler(handler)
-    WaitNotice().attach()
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        with WaitNotice().attached():
+            yield
+    finally:
+        root.removeHandler(handler)
 
 
 def _run(arguments: list[str]) -> int:

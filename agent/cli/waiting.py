@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from collections.abc import Generator
 
 __all__ = ["WaitNotice"]
 
@@ -19,14 +20,18 @@ class WaitNotice(logging.Handler):
         super().__init__(level=logging.INFO)
         self._said: set[str] = set()
 
-    def attach(self) -> None:
-        """Listen to the registry; in place of an earlier one of this process."""
+    @contextlib.contextmanager
+    def attached(self) -> Generator[None]:
+        """Listen to the registry."""
         logger = logging.getLogger(_LOGGER)
-        for handler in list(logger.handlers):
-            if isinstance(handler, WaitNotice):
-                logger.removeHandler(handler)
+        level = logger.level
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the line of an event, unless it was printed."""

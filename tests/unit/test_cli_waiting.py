@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
+from agent.cli.main import main
 from agent.cli.waiting import WaitNotice
 
 LOG = logging.getLogger("registry.store")
 
 
 @pytest.fixture
-def notice() -> WaitNotice:
+def notice() -> Iterator[WaitNotice]:
     notice = WaitNotice()
-    notice.attach()
-    return notice
+    with notice.attached():
+        yield notice
 
 
 def test_each_thing_waited_for_is_one_line(
@@ -31,10 +33,18 @@ def test_each_thing_waited_for_is_one_line(
 
 
 def test_a_later_command_of_the_process_says_it_once_more(
-    notice: WaitNotice, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for _ in range(2):
-        WaitNotice().attach()
-        LOG.info("lease_wait", extra={"lease": "sync:default", "waited_s": 0.1})
+        with WaitNotice().attached():
+            LOG.info("lease_wait", extra={"lease": "sync:default", "waited_s": 0.1})
     assert capsys.readouterr().err.count("Waiting") == 2
-    assert sum(isinstance(handler, WaitNotice) for handler in LOG.handlers) == 1
+    assert not any(isinstance(handler, WaitNotice) for handler in LOG.handlers)
+    assert LOG.level == logging.NOTSET
+
+
+def test_a_command_leaves_no_log_handler_behind() -> None:
+    handlers = list(logging.getLogger().handlers)
+    with pytest.raises(SystemExit):
+        main(["--debug", "search"])
+    assert logging.getLogger().handlers == handlers
