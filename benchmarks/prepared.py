@@ -99,8 +99,10 @@ class Prepare:
         with psycopg.connect(dsn(self._url), autocommit=True) as server:
             if _exists(server, f"bench_{count}"):
                 with psycopg.connect(dsn(self.url(count))) as found:
-                    if found.execute("SELECT to_regclass('bench_ready')").fetchone() != (None,):
-                        return {"kept_from_an_earlier_run": True}
+                    ready = found.execute("SELECT to_regclass('bench_ready')").fetchone() != (None,)
+                if ready:
+                    migrate.upgrade(self.url(count))
+                    return {"kept_from_an_earlier_run": True}
             server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
             server.execute(sql.SQL("CREATE DATABASE {}").format(database))
         migrate.upgrade(self.url(count))

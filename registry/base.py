@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from langchain_core.embeddings import Embeddings
 from sqlalchemy import Delete, Insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -29,22 +28,18 @@ from registry.errors import (
     RegistryError,
     ToolNotFoundError,
 )
-from registry.fusion import CANDIDATES, Flags, Floats, Ranked, candidate_scores, fuse
+from registry.fusion import CANDIDATES
 from registry.lexical import lexical_terms
+from registry.ranking import Candidates, ranked
 from registry.relevance import (
     DEFAULT_THRESHOLD,
-    FIRST,
     Calibration,
-    Scale,
-    coverage,
-    evidence,
-    relevance,
 )
 from registry.settings import RegistrySettings
 from registry.statements import AnyRow, DriverStatement
 from registry.strategy import Plan, StrategyLimits
 from registry.text import nearest_names, text_hash
-from registry.types import EmbeddingModel, EmbeddingModelRecord, ScoreParts, ToolHit, ToolSpec
+from registry.types import EmbeddingModel, EmbeddingModelRecord, ToolHit, ToolSpec
 
 __all__ = [
     "INDEX_BUSY",
@@ -60,18 +55,6 @@ __all__ = [
 ]
 
 _NEEDED = 10  # of the nearest, before a search measures the caller's own tools one by one
-_HIT_FIELDS = (
-    "tool_name",
-    "display_name",
-    "description",
-    "category",
-    "binding",
-    "origin",
-    "requires_approval",
-    "read_only",
-    "fallback",
-    "version",
-)
 COUNTED = StrategyLimits().counted
 _WALKS = (CANDIDATES, 100, 200, 400, 1_000)  # a statement for each of these, not for each k
 MAX_K = 1_000  # hnsw.ef_search ends there, and a model is never shown more
@@ -108,9 +91,14 @@ class RegistryBase:
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
-        self._settings_statements: dict[int, DriverStatement] = {}
+        self._settings_statements: dict[tuple[int, int], DriverStatement] = {}
         self._calibration: Calibration | None = None
         self._closed = False
+        self._closers: list[Callable[[], Any]] = []
+
+    def on_close(self, close: Callable[[], Any]) -> None:
+        """Have something closed with this registry: by a coroutine function in the async one."""
+        self._closers.append(close)
 
     @property
     def url(self) -> str:
@@ -261,21 +249,27 @@ class RegistryBase:
             )
         return self._searches[key]
 
-    def _search_settings(self, k: int) -> DriverStatement:
+    def _search_settings(self, k: int, model_id: int | None = None) -> DriverStatement:
+        """Return what comes before a search for k hits, in the set in use where none is given."""
+        if model_id is None:
+            assert self._model is not None
+            model_id = self._model[0]
         # The same for all usual k: what comes first does not depend on how much is asked for.
         least = 2 * CANDIDATES if k <= CANDIDATES else 4 * k
         ef_search = min(MAX_K, max(self.settings.ef_search, least))
-        if ef_search not in self._settings_statements:
-            self._settings_statements[ef_search] = DriverStatement.of(
-                statements.set_search_settings(
-                    ef_search=ef_search, statement_timeout_s=self.settings.statement_timeout_s
-                ).add_columns(statements.serving_model_id())
-            )
-        return self._settings_statements[ef_search]
+        key = (model_id, ef_search)
+        if key not in self._settings_statements:
+            statement = statements.set_search_settings(
+                model_id,
+                ef_search=ef_search,
+                statement_timeout_s=self.settings.statement_timeout_s,
+            ).params(namespace=self.namespace, counted=COUNTED)
+            self._settings_statements[key] = DriverStatement.of(statement)
+        return self._settings_statements[key]
 
     def _search_parameters(
-        self, parts: Sequence[str], vectors: Sequence[str], k: int, *, counted: int = COUNTED
-    ) -> Mapping[str, Any]:
+        self, parts: Sequence[str], vectors: Sequence[str], k: int
+    ) -> dict[str, Any]:
         masks: dict[str, int] = {}
         for place, part in enumerate(parts):
             for term in lexical_terms(part):
@@ -287,7 +281,6 @@ class RegistryBase:
             "masks": [mask | 1 for mask in masks.values()],  # what is in a clause is in the whole
             "candidates": max(k, CANDIDATES),
             "needed": max(k, _NEEDED),
-            "counted": counted,
         }
 
     def _check_search(self, k: int, threshold: float | None) -> None:
@@ -297,58 +290,9 @@ class RegistryBase:
             raise InvalidQueryError(f"threshold is {threshold}; relevance goes from 0 to 1.")
 
     def _ranked(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        parts: Sequence[str],
-        k: int,
-        plan: Plan | None = None,
+        self, found: Candidates, parts: Sequence[str], k: int, plan: Plan | None = None
     ) -> list[ToolHit]:
-        """Return the k best of the candidates, best first; behind them k fallback tools."""
-        if not rows:
-            return []
-        rows, cosine, words = candidate_scores(rows, len(parts))
-        self._calibration = _calibration_of(rows[0])
-        last = _fallbacks(rows)
-        ranking = fuse(
-            cosine,
-            words,
-            word_weight=self.settings.word_weight,
-            limit=k,
-            bonus=None if plan is None else _bonus(rows, plan),
-            last=last,
-        )
-        if self._calibration is None:
-            relevances = np.maximum(0.0, cosine[0, [ranked.index for ranked in ranking]])
-        else:
-            found = _evidence(rows[0], cosine[0], words[0], ranking, self._calibration.scale, last)
-            relevances = relevance(found, self._calibration)
-        return [
-            _hit(rows[ranked.index], parts, ranked, rank=rank, relevance=float(relevant))
-            for rank, (ranked, relevant) in enumerate(
-                zip(ranking, relevances, strict=True), start=1
-            )
-        ]
-
-    def _evidences(
-        self, rows: Sequence[Mapping[str, Any]], scale: Scale, *, traffic: float
-    ) -> dict[str, float]:
-        """Return the evidence of the first hits, best first, whatever the calibration in force.
-
-        Args:
-            rows: Candidates of a question of one part.
-            scale: The model's.
-            traffic: Of the question, whatever the rows say.
-        """
-        rows, cosine, words = candidate_scores(rows, 1)
-        last = _fallbacks(rows)
-        best = fuse(cosine, words, word_weight=self.settings.word_weight, limit=FIRST, last=last)
-        row = {**rows[0], "traffic": traffic}
-        found = _evidence(row, cosine[0], words[0], best, scale, last)
-        return {
-            rows[hit.index]["tool_name"]: float(value)
-            for hit, value in zip(best, found, strict=True)
-            if not last[hit.index] or last.all()
-        }
+        return ranked(found, parts, k, word_weight=self.settings.word_weight, plan=plan)
 
     def _not_found(self, tool_name: str, known: Sequence[str]) -> ToolNotFoundError:
         # A name may come from anywhere: a long or unprintable one is not repeated in full.
@@ -356,62 +300,6 @@ class RegistryBase:
         return ToolNotFoundError(
             shown, namespace=self.namespace, nearest=nearest_names(shown, known)
         )
-
-
-def _bonus(rows: Sequence[Mapping[str, Any]], plan: Plan) -> Floats:
-    return np.array([plan.bonus_of(row["category"]) for row in rows])
-
-
-def _fallbacks(rows: Sequence[Mapping[str, Any]]) -> Flags:
-    return np.array([row["fallback"] for row in rows], dtype=bool)
-
-
-def _calibration_of(row: Mapping[str, Any]) -> Calibration | None:
-    if row["spread"] is None:
-        return None
-    scale = Scale(center=row["center"], spread=row["spread"])
-    return Calibration(scale=scale, null=row["null_evidence"], zero=row["zero"])
-
-
-def _evidence(
-    row: Mapping[str, Any],
-    cosine: Floats,
-    words: Floats,
-    ranking: Sequence[Ranked],
-    scale: Scale,
-    last: Flags,
-) -> Floats:
-    scores = np.array([ranked.score for ranked in ranking])
-    share = np.clip(scores / scores[0], 0.0, 1.0) if scores[0] > 0 else np.ones(len(scores))
-    covered = coverage(words, float(row["possible"]))
-    traffic = float(row["traffic"])
-    found = evidence(cosine, covered, share, scale, traffic=traffic)
-    if not last.any() or last.all():
-        return found
-    # That a tool for everything is near does not show that another one fits.
-    of_others = evidence(cosine[~last], covered[~last], share, scale, traffic=traffic)
-    return np.where(last[[ranked.index for ranked in ranking]], found, of_others)
-
-
-def _hit(
-    row: Mapping[str, Any], parts: Sequence[str], ranked: Ranked, *, rank: int, relevance: float
-) -> ToolHit:
-    fields = {name: row[name] for name in _HIT_FIELDS}
-    return ToolHit(
-        **fields,
-        rank=rank,
-        distance=max(0.0, float(row["distance_0"])),
-        relevance=relevance,
-        score=ranked.score,
-        parts=ScoreParts(
-            vector=ranked.vector,
-            words=ranked.words,
-            route=ranked.route,
-            clause=parts[ranked.clause] if ranked.clause else "",
-            clause_vector=ranked.clause_vector,
-            clause_words=ranked.clause_words,
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

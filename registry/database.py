@@ -110,7 +110,6 @@ def _engine_options(settings: RegistrySettings, *, pooled: bool) -> dict[str, An
         "pool_size": settings.pool_size,
         "max_overflow": settings.max_overflow,
         "pool_timeout": settings.pool_timeout_s,
-        "pool_pre_ping": True,
         **options,
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pgvector.sqlalchemy import HALFVEC
@@ -30,6 +29,7 @@ from sqlalchemy.dialects.postgresql import REGCLASS
 
 from registry.statements._rows import Rows
 from registry.statements.categories import categories_stamp, count_active_tools
+from registry.statements.models import serving_model_id
 from registry.statements.words import word_scores
 from registry.tables import tool_calibration, tool_embedding, tool_registry
 
@@ -56,10 +56,16 @@ _LARGE_INDEX = 30_000
 _MOST_EF_SEARCH = 1_000
 
 
-def set_search_settings(*, ef_search: int, statement_timeout_s: float) -> Rows:
+def set_search_settings(model_id: int, *, ef_search: int, statement_timeout_s: float) -> Rows:
     """Set the search's options until the end of the transaction, and for nothing after it.
 
+    Returns what is the same for all candidates, as one row: `serving`, the set of vectors in use;
+    `center`, `spread`, `null_evidence` and `zero` of the calibration, null where there is none;
+    and what a strategy rests on, `categories_stamp` and `active_tools`. Binds `namespace`, and
+    `counted`, how far active tools are counted.
+
     Args:
+        model_id: Whose calibration.
         ef_search: Candidate list of an index scan; twice that in a large index.
         statement_timeout_s: Of each statement.
     """
@@ -86,6 +92,13 @@ def set_search_settings(*, ef_search: int, statement_timeout_s: float) -> Rows:
         # millisecond.
         func.set_config("plan_cache_mode", "force_generic_plan", True),
         func.set_config("statement_timeout", str(round(statement_timeout_s * 1_000)), True),
+        serving_model_id(),
+        *(
+            _calibrated(model_id, tool_calibration.c[name]).label(name)
+            for name in ("center", "spread", "null_evidence", "zero")
+        ),
+        categories_stamp(),
+        count_active_tools(),
     )
 
 
@@ -103,14 +116,12 @@ def search_candidates(
 
     Part 0 is the question, the others are its clauses. Binds `namespace`; `vector_<p>`, a
     part's in pgvector's text form; `terms`, and `masks` whose bit p says that a term is in part p;
-    `candidates`, how many of each kind; `needed`, how many of the nearest must pass the filters in
-    the index's walk; and `counted`, how far active tools are counted. Each row has, for each part
-    p, `distance_<p>` (exact cosine distance) and `words_<p>` (BM25, 0 where no term occurs). The
-    rows are in no order: asked for one, the planner may walk the index a second time, and miss
-    some. Each row also holds what relevance rests on: `possible`, what the question's words could
-    weigh at most, and `center`, `spread`, `null_evidence`, `zero` and, with the question's inner
-    product, `traffic` of the calibration, null where there is none; and what a strategy rests on:
-    `categories_stamp` and `active_tools`.
+    `candidates`, how many of each kind; and `needed`, how many of the nearest must pass the filters
+    in the index's walk. Each row has, for each part p, `distance_<p>` (exact cosine distance) and
+    `words_<p>` (BM25, 0 where no term occurs). The rows are in no order: asked for one, the planner
+    may walk the index a second time, and miss some. Each row also holds what relevance rests on
+    beside the calibration: `possible`, what the question's words could weigh at most, and
+    `traffic`, the question's inner product with what answered questions have in common.
 
     The model's id is written into the statement: only then can a prepared statement use the
     model's partial index. The walk is ordered by distance, ascending, with the index's own
@@ -168,9 +179,7 @@ def search_candidates(
                 for part in range(parts)
             ),
             *extra,
-            *_calibration(model_id, vectors=vectors),
-            categories_stamp(),
-            count_active_tools(),
+            (_traffic(model_id) if vectors else literal_column("0.0", Double)).label("traffic"),
         )
         .select_from(candidate)
         .join(tool_registry, tool_registry.c.id == candidate.c.id)
@@ -188,15 +197,10 @@ def search_candidates(
     )
 
 
-def _calibration(model_id: int, *, vectors: bool) -> Iterator[ColumnElement[Any]]:
-    for name in ("center", "spread", "null_evidence", "zero"):
-        yield _calibrated(model_id, tool_calibration.c[name]).label(name)
-    if not vectors:
-        yield literal_column("0.0", Double).label("traffic")
-        return
+def _traffic(model_id: int) -> ColumnElement[float]:
     asked = cast(bindparam("vector_0", type_=Text), HALFVEC())
-    common = func.coalesce(func.inner_product(tool_calibration.c.traffic, asked), 0.0)
-    yield _calibrated(model_id, common).label("traffic")
+    product = func.inner_product(tool_calibration.c.traffic, asked)
+    return func.coalesce(_calibrated(model_id, product), 0.0)
 
 
 def _calibrated(model_id: int, value: ColumnElement[Any]) -> ScalarSelect[Any]:

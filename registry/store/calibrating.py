@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from registry import statements
+from registry import ranking, statements
 from registry.anchors import ANCHORS
 from registry.embedding import vector_literal
 from registry.errors import EmbeddingError, RegistryBusyError, RegistryError
@@ -191,7 +191,7 @@ class Calibrating(Categories):
         """
         calls = self._recorded(connection, model)
         traffic = np.zeros(model.dimensions) if calls is None else calls.traffic
-        _runtime.fetch(connection, self._search_settings(1))
+        _runtime.fetch(connection, self._search_settings(1, model.id))
         first = [
             next(iter(found.values()), None)
             for found in self._evidences_of(connection, model, _anchored(anchors, traffic))
@@ -302,7 +302,14 @@ class Calibrating(Categories):
             found = _runtime.fetch(connection, search, parameters)
             rows = [_unlearnt(row, question.distances) for row in found]
             evidences.append(
-                self._evidences(rows, model.scale, traffic=question.traffic) if rows else {}
+                ranking.evidences(
+                    rows,
+                    model.scale,
+                    traffic=question.traffic,
+                    word_weight=self.settings.word_weight,
+                )
+                if rows
+                else {}
             )
         return evidences
 

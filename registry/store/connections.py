@@ -6,9 +6,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Self, TypeVar
 
+import psycopg
 from langchain_core.embeddings import Embeddings
+from sqlalchemy.exc import DBAPIError
 
 from registry import statements
 from registry.base import SWITCH, Lease, RegistryBase, Waiting, Work
@@ -23,6 +25,8 @@ from registry.store._runtime import Connection
 from registry.usage_log import UsageLog
 
 __all__ = ["Connections"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +44,12 @@ class Connections(RegistryBase):
     ) -> None:
         super().__init__(url, embeddings=embeddings, replica_url=replica_url, settings=settings)
         self._engine = _runtime.create_engine(self._url, self.settings)
-        self._search_engine = (
-            self._engine
-            if self._replica_url is None
-            else _runtime.create_engine(self._replica_url, self.settings)
-        )
+        # Of the same pool: what only reads needs no transaction around it.
+        self._reads = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._replica_reads = self._reads
+        if self._replica_url is not None:
+            replica = _runtime.create_engine(self._replica_url, self.settings)
+            self._replica_reads = replica.execution_options(isolation_level="AUTOCOMMIT")
         self._open_lock = _runtime.Lock()
         self._is_open = False
         self._schema_fits = False
@@ -78,10 +83,12 @@ class Connections(RegistryBase):
     def close(self) -> None:
         """Close every connection, the usage log's too; the registry cannot be used afterwards."""
         self._closed = True
+        for close in self._closers:
+            close()
         if (log := UsageLog.existing(self)) is not None:
             log.close()
         self._engine.dispose()
-        self._search_engine.dispose()
+        self._replica_reads.dispose()
 
     def __enter__(self) -> Self:
         try:
@@ -100,16 +107,55 @@ class Connections(RegistryBase):
         Reads are committed as well: a rollback makes psycopg forget its prepared statements.
         """
         with translated_errors(self._url):
-            with self._engine.begin() as connection:
-                connection.execute(self._statement_timeout)
+            connection = self._live_connection()
+            try:
                 yield connection
+                connection.commit()
+            finally:
+                connection.close()
 
-    @contextmanager
-    def _search_connection(self) -> Generator[Connection]:
-        """One transaction on the replica, or on the database itself where there is none."""
-        with translated_errors(self._replica_url or self._url):
-            with self._search_engine.begin() as connection:
-                yield connection
+    def _live_connection(self) -> Connection:
+        """Begin a transaction; on a new connection where the server ended the pool's meanwhile.
+
+        The first statement shows whether it did: asking beforehand would be one more round trip.
+        """
+        connection = self._engine.connect()
+        try:
+            connection.execute(self._statement_timeout)
+        except BaseException:
+            has_gone = connection.invalidated  # and with it the pool's others
+            connection.close()
+            if not has_gone:
+                raise
+        else:
+            return connection
+        connection = self._engine.connect()
+        try:
+            connection.execute(self._statement_timeout)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _read(self, ask: _runtime.Reading[T], *, from_replica: bool = False) -> T:
+        """Ask on a connection, and once more where the server ended it.
+
+        Args:
+            ask: Changes nothing, so it may be done twice.
+            from_replica: Where there is one.
+        """
+        url = self._replica_url if from_replica else self._url
+        engine = self._replica_reads if from_replica else self._reads
+        with translated_errors(url or self._url):
+            with engine.connect() as connection:
+                try:
+                    return ask(connection)
+                except (psycopg.Error, DBAPIError):
+                    if not connection.invalidated:
+                        raise
+            engine.dispose()  # the pool's others have gone with it
+            with engine.connect() as connection:
+                return ask(connection)
 
     @contextmanager
     def _autocommit_connection(self) -> Generator[Connection]:

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import compress
+from typing import TYPE_CHECKING
 
 from registry import statements
 from registry.base import MAX_K, Work
 from registry.embedding import Embedder
 from registry.errors import ConfigurationError
 from registry.explanation import explanation
+from registry.ranking import Candidates
 from registry.reranking import document_of, reranked
 from registry.settings import RegistrySettings
 from registry.store import _runtime
@@ -131,11 +133,11 @@ class ToolRegistry(Scheduling):
         self.open()
         parts = self._parts(query)
         counted = MAX_K if strategy == "all" else limits.counted
-        rows = self._candidates(
+        found = self._candidates(
             parts, self._wanted(k, strategy), counted=counted, words_suffice=True
         )
-        plan = self._plan(query, rows, strategy, limits)
-        return self._selected(query, parts, rows, k, threshold, plan, limits)
+        plan = self._plan(query, found, strategy, limits)
+        return self._selected(query, parts, found, k, threshold, plan, limits)
 
     def explain(
         self,
@@ -163,14 +165,15 @@ class ToolRegistry(Scheduling):
         self.open()
         record = self.get(tool_name)
         parts = self._parts(query)
-        rows = self._candidates(parts, self._wanted(k, strategy), explained=tool_name)
+        found = self._candidates(parts, self._wanted(k, strategy), explained=tool_name)
         # What is offered is decided without the tool where it is no candidate by itself.
-        seen = [row for row in rows if record.is_active or row["tool_name"] != tool_name]
+        is_seen = [record.is_active or row["tool_name"] != tool_name for row in found.rows]
+        seen = replace(found, rows=[*compress(found.rows, is_seen)])
         limits = StrategyLimits()
         plan = self._plan(query, seen, strategy, limits)
         selection = self._selected(query, parts, seen, k, threshold, plan, limits)
-        own = next((row for row in rows if row["tool_name"] == tool_name), None)
-        ranking = self._ranked(rows, parts, len(rows), plan)
+        own = next((row for row in found.rows if row["tool_name"] == tool_name), None)
+        ranking = self._ranked(found, parts, len(found.rows), plan)
         feedback = 0.0 if own is None else own["description_distance"] - own["distance_0"]
         return explanation(
             query,
@@ -191,27 +194,25 @@ class ToolRegistry(Scheduling):
     def _plan(
         self,
         query: str,
-        rows: Sequence[Mapping[str, Any]],
+        found: Candidates,
         strategy: Strategy,
         limits: StrategyLimits,
     ) -> Plan:
-        active = rows[0]["active_tools"] if rows else 0
         routed = self._router[1].route(query)
-        return choose(strategy, active_tools=active, routed=routed, limits=limits)
+        return choose(strategy, active_tools=found.active_tools, routed=routed, limits=limits)
 
     def _selected(
         self,
         query: str,
         parts: Sequence[str],
-        rows: Sequence[Mapping[str, Any]],
+        found: Candidates,
         k: int,
         threshold: float | None,
         plan: Plan,
         limits: StrategyLimits,
     ) -> ToolSelection:
-        active = rows[0]["active_tools"] if rows else 0
-        fetched = hits_to_fetch(plan, k=k, active_tools=active, limits=limits)
-        hits = self._ranked(rows, parts, self._wanted(fetched, plan.strategy), plan)
+        fetched = hits_to_fetch(plan, k=k, active_tools=found.active_tools, limits=limits)
+        hits = self._ranked(found, parts, self._wanted(fetched, plan.strategy), plan)
         if plan.strategy != "all":
             hits = self._reranked(query, hits)
         threshold = self.threshold if threshold is None else threshold
@@ -222,6 +223,7 @@ class ToolRegistry(Scheduling):
             strategy=plan.strategy,
             categories=plan.categories,
             threshold=threshold,
+            active_tools=found.active_tools,
         )
 
     def _reranked(self, query: str, hits: list[ToolHit]) -> list[ToolHit]:

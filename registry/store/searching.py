@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from registry import statements
 from registry.base import COUNTED
 from registry.errors import EmbeddingUnavailableError
+from registry.ranking import Candidates
 from registry.store import _runtime
 from registry.store._runtime import Connection
 from registry.store.sets import EmbeddingSets
@@ -30,8 +32,8 @@ class Searching(EmbeddingSets):
         counted: int = COUNTED,
         explained: str | None = None,
         words_suffice: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Return what a question and its clauses may be answered by, in no order.
+    ) -> Candidates:
+        """Return what a question and its clauses may be answered by.
 
         Args:
             parts: The question, and its clauses.
@@ -42,17 +44,22 @@ class Searching(EmbeddingSets):
         """
         vectors = self._question_vectors(parts, words_suffice=words_suffice)
         parameters = {
-            **self._search_parameters(parts, vectors, k, counted=counted),
+            **self._search_parameters(parts, vectors, k),
+            "counted": counted,
             "explained": explained,
         }
-        with self._search_connection() as connection:
-            rows = self._asked(
-                connection, parameters, len(parts), k, on_replica=self._replica_url is not None
-            )
-        if rows is None:
-            with self._connection() as connection:
-                rows = self._asked(connection, parameters, len(parts), k, on_replica=False)
-        return rows or []
+
+        def ask(connection: Connection, *, on_replica: bool) -> Candidates | None:
+            return self._asked(connection, parameters, len(parts), k, on_replica=on_replica)
+
+        found = None
+        if self._replica_url is not None:
+            found = self._read(partial(ask, on_replica=True), from_replica=True)
+        if found is None:
+            found = self._read(partial(ask, on_replica=False))
+        assert found is not None
+        self._calibration = found.calibration
+        return found
 
     def _question_vectors(self, parts: Sequence[str], *, words_suffice: bool) -> Sequence[str]:
         """Return the vectors of a question and its clauses; none where words have to do alone.
@@ -76,28 +83,32 @@ class Searching(EmbeddingSets):
         k: int,
         *,
         on_replica: bool,
-    ) -> list[dict[str, Any]] | None:
+    ) -> Candidates | None:
         """Return the candidates; None where a replica lags behind a switch."""
         if self._model is None:
             self._know_model(connection)
         if self._model is None:
-            return []
-        variant = {
-            "vectors": "vector_0" in parameters,
-            "explained": parameters["explained"] is not None,
-        }
-        (settings,) = _runtime.fetch(connection, self._search_settings(k))
+            return Candidates()
+        searched = self._model
+        asked = (
+            self._search_settings(k),
+            self._search_statement(
+                parts,
+                k,
+                vectors="vector_0" in parameters,
+                explained=parameters["explained"] is not None,
+            ),
+        )
+        (settings,), rows = _runtime.fetch_all(connection, asked, parameters)
         serving = settings["serving"]
-        if serving not in (self._model[0], self._other_serving) and not self._settled(
-            connection, serving, on_replica=on_replica
-        ):
+        is_news = serving not in (self._model[0], self._other_serving)
+        if (is_news or not rows) and not self._settled(connection, serving, on_replica=on_replica):
             return None
-        rows = _runtime.fetch(connection, self._search_statement(parts, k, **variant), parameters)
+        if self._model != searched:  # a newer set of the same model serves
+            return self._asked(connection, parameters, parts, k, on_replica=on_replica)
         if rows:
-            self._current_router(connection, rows[0]["categories_stamp"])
-        elif not self._settled(connection, serving, on_replica=on_replica):
-            return None
-        return rows
+            self._current_router(connection, settings["categories_stamp"])
+        return Candidates.of(settings, rows)
 
     def _settled(self, connection: Connection, serving: int | None, *, on_replica: bool) -> bool:
         """Find out which set to search when another one serves, or nothing was found.

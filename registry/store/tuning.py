@@ -76,7 +76,7 @@ class Tuning(Searching):
 
     def _asked_question(self, question: EvaluationQuestion, k: int) -> AskedQuestion:
         parts = self._parts(question.text)
-        rows = self._candidates(parts, k)
+        rows = (self._candidates(parts, k)).rows
         routed = self._router[1].route(question.text)
         plan = choose("hybrid", active_tools=len(rows), routed=routed, limits=StrategyLimits())
         bonus_of = {category: plan.bonus_of(category) for category in plan.categories}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Self
+from typing import Self, TypeVar
 
+import psycopg
 from langchain_core.embeddings import Embeddings
+from sqlalchemy.exc import DBAPIError
 
 from registry import statements
 from registry.base import SWITCH, Lease, RegistryBase, Waiting, Work
@@ -22,6 +24,8 @@ from registry.store_async._runtime import AsyncConnection
 from registry.usage_log import UsageLog
 
 __all__ = ["AsyncConnections"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -39,11 +43,12 @@ class AsyncConnections(RegistryBase):
     ) -> None:
         super().__init__(url, embeddings=embeddings, replica_url=replica_url, settings=settings)
         self._engine = _runtime.create_engine(self._url, self.settings)
-        self._search_engine = (
-            self._engine
-            if self._replica_url is None
-            else _runtime.create_engine(self._replica_url, self.settings)
-        )
+        # Of the same pool: what only reads needs no transaction around it.
+        self._reads = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._replica_reads = self._reads
+        if self._replica_url is not None:
+            replica = _runtime.create_engine(self._replica_url, self.settings)
+            self._replica_reads = replica.execution_options(isolation_level="AUTOCOMMIT")
         self._open_lock = _runtime.Lock()
         self._is_open = False
         self._schema_fits = False
@@ -77,10 +82,12 @@ class AsyncConnections(RegistryBase):
     async def close(self) -> None:
         """Close every connection, the usage log's too; the registry cannot be used afterwards."""
         self._closed = True
+        for close in self._closers:
+            await close()
         if (log := UsageLog.existing(self)) is not None:
             await log.aclose()
         await self._engine.dispose()
-        await self._search_engine.dispose()
+        await self._replica_reads.dispose()
 
     async def __aenter__(self) -> Self:
         try:
@@ -99,16 +106,55 @@ class AsyncConnections(RegistryBase):
         Reads are committed as well: a rollback makes psycopg forget its prepared statements.
         """
         with translated_errors(self._url):
-            async with self._engine.begin() as connection:
-                await connection.execute(self._statement_timeout)
+            connection = await self._live_connection()
+            try:
                 yield connection
+                await connection.commit()
+            finally:
+                await connection.close()
 
-    @asynccontextmanager
-    async def _search_connection(self) -> AsyncGenerator[AsyncConnection]:
-        """One transaction on the replica, or on the database itself where there is none."""
-        with translated_errors(self._replica_url or self._url):
-            async with self._search_engine.begin() as connection:
-                yield connection
+    async def _live_connection(self) -> AsyncConnection:
+        """Begin a transaction; on a new connection where the server ended the pool's meanwhile.
+
+        The first statement shows whether it did: asking beforehand would be one more round trip.
+        """
+        connection = await self._engine.connect()
+        try:
+            await connection.execute(self._statement_timeout)
+        except BaseException:
+            has_gone = connection.invalidated  # and with it the pool's others
+            await connection.close()
+            if not has_gone:
+                raise
+        else:
+            return connection
+        connection = await self._engine.connect()
+        try:
+            await connection.execute(self._statement_timeout)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _read(self, ask: _runtime.Reading[T], *, from_replica: bool = False) -> T:
+        """Ask on a connection, and once more where the server ended it.
+
+        Args:
+            ask: Changes nothing, so it may be done twice.
+            from_replica: Where there is one.
+        """
+        url = self._replica_url if from_replica else self._url
+        engine = self._replica_reads if from_replica else self._reads
+        with translated_errors(url or self._url):
+            async with engine.connect() as connection:
+                try:
+                    return await ask(connection)
+                except (psycopg.Error, DBAPIError):
+                    if not connection.invalidated:
+                        raise
+            await engine.dispose()  # the pool's others have gone with it
+            async with engine.connect() as connection:
+                return await ask(connection)
 
     @asynccontextmanager
     async def _autocommit_connection(self) -> AsyncGenerator[AsyncConnection]:

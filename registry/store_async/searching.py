@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from registry import statements
 from registry.base import COUNTED
 from registry.errors import EmbeddingUnavailableError
+from registry.ranking import Candidates
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.sets import AsyncEmbeddingSets
@@ -29,8 +31,8 @@ class AsyncSearching(AsyncEmbeddingSets):
         counted: int = COUNTED,
         explained: str | None = None,
         words_suffice: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Return what a question and its clauses may be answered by, in no order.
+    ) -> Candidates:
+        """Return what a question and its clauses may be answered by.
 
         Args:
             parts: The question, and its clauses.
@@ -41,17 +43,22 @@ class AsyncSearching(AsyncEmbeddingSets):
         """
         vectors = await self._question_vectors(parts, words_suffice=words_suffice)
         parameters = {
-            **self._search_parameters(parts, vectors, k, counted=counted),
+            **self._search_parameters(parts, vectors, k),
+            "counted": counted,
             "explained": explained,
         }
-        async with self._search_connection() as connection:
-            rows = await self._asked(
-                connection, parameters, len(parts), k, on_replica=self._replica_url is not None
-            )
-        if rows is None:
-            async with self._connection() as connection:
-                rows = await self._asked(connection, parameters, len(parts), k, on_replica=False)
-        return rows or []
+
+        async def ask(connection: AsyncConnection, *, on_replica: bool) -> Candidates | None:
+            return await self._asked(connection, parameters, len(parts), k, on_replica=on_replica)
+
+        found = None
+        if self._replica_url is not None:
+            found = await self._read(partial(ask, on_replica=True), from_replica=True)
+        if found is None:
+            found = await self._read(partial(ask, on_replica=False))
+        assert found is not None
+        self._calibration = found.calibration
+        return found
 
     async def _question_vectors(
         self, parts: Sequence[str], *, words_suffice: bool
@@ -77,30 +84,34 @@ class AsyncSearching(AsyncEmbeddingSets):
         k: int,
         *,
         on_replica: bool,
-    ) -> list[dict[str, Any]] | None:
+    ) -> Candidates | None:
         """Return the candidates; None where a replica lags behind a switch."""
         if self._model is None:
             await self._know_model(connection)
         if self._model is None:
-            return []
-        variant = {
-            "vectors": "vector_0" in parameters,
-            "explained": parameters["explained"] is not None,
-        }
-        (settings,) = await _runtime.fetch(connection, self._search_settings(k))
+            return Candidates()
+        searched = self._model
+        asked = (
+            self._search_settings(k),
+            self._search_statement(
+                parts,
+                k,
+                vectors="vector_0" in parameters,
+                explained=parameters["explained"] is not None,
+            ),
+        )
+        (settings,), rows = await _runtime.fetch_all(connection, asked, parameters)
         serving = settings["serving"]
-        if serving not in (self._model[0], self._other_serving) and not await self._settled(
+        is_news = serving not in (self._model[0], self._other_serving)
+        if (is_news or not rows) and not await self._settled(
             connection, serving, on_replica=on_replica
         ):
             return None
-        rows = await _runtime.fetch(
-            connection, self._search_statement(parts, k, **variant), parameters
-        )
+        if self._model != searched:  # a newer set of the same model serves
+            return await self._asked(connection, parameters, parts, k, on_replica=on_replica)
         if rows:
-            await self._current_router(connection, rows[0]["categories_stamp"])
-        elif not await self._settled(connection, serving, on_replica=on_replica):
-            return None
-        return rows
+            await self._current_router(connection, settings["categories_stamp"])
+        return Candidates.of(settings, rows)
 
     async def _settled(
         self, connection: AsyncConnection, serving: int | None, *, on_replica: bool

@@ -75,7 +75,7 @@ class AsyncTuning(AsyncSearching):
 
     async def _asked_question(self, question: EvaluationQuestion, k: int) -> AskedQuestion:
         parts = self._parts(question.text)
-        rows = await self._candidates(parts, k)
+        rows = (await self._candidates(parts, k)).rows
         routed = self._router[1].route(question.text)
         plan = choose("hybrid", active_tools=len(rows), routed=routed, limits=StrategyLimits())
         bonus_of = {category: plan.bonus_of(category) for category in plan.categories}

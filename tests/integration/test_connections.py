@@ -151,8 +151,10 @@ class TestStaleConnections:
         def kill() -> None:
             assert rows(registry.database_url, _END_BACKENDS) != []
 
+        # A search has changed nothing, so it asks again by itself.
+        with before_statement("<=>", kill):
+            assert [hit.tool_name for hit in await call(registry, "search", "add")] == ["add"]
         for pattern, action in (
-            ("<=>", lambda: registry.search("add")),
             ("tool_history", lambda: registry.update_tool("add", description="Sum.")),
             ("tool_history", lambda: registry.sync([spec("add", "Sum up.")])),
         ):
@@ -182,6 +184,21 @@ class TestStaleConnections:
         assert [m.content for m in result if isinstance(m, ToolMessage)] == ["5"]
         assert result[-1].content == "Five."
         assert all(killed), "a reply without a connection to kill"
+
+    async def test_dbc_2_a_search_whose_backend_is_killed_under_it_asks_again(
+        self, open_registry: OpenRegistry
+    ) -> None:
+        """And the pool's other connections, which were killed as well, are not tried in turn."""
+        registry = await open_registry(settings=RegistrySettings(pool_size=3))
+        await registry.sync([spec("add", "Add two numbers.")])
+        await asyncio.gather(*(call(registry, "search", "add") for _ in range(9)))
+        with psycopg.connect(psycopg_url(registry.database_url)) as blocker:
+            blocker.execute("LOCK TABLE tool_registry IN ACCESS EXCLUSIVE MODE")
+            blocked = asyncio.create_task(call(registry, "search", "add"))
+            while rows(registry.database_url, _WAITING) != [(1,)]:
+                await asyncio.sleep(0.01)
+            assert rows(registry.database_url, _END_BACKENDS)
+        assert [hit.tool_name for hit in await blocked] == ["add"]
 
     async def test_dbc_2_the_server_is_restarted_between_two_runs(
         self, open_registry: OpenRegistry, own_server: LocalPostgres, own_url: str

@@ -99,7 +99,7 @@ def names(registry: ToolRegistry, k: int) -> list[str]:
 def plan_of(registry: ToolRegistry, statement: DriverStatement, k: int = 5) -> str:
     """Return the server's plan of the very SQL that a search sends, under its own settings."""
     explain = replace(statement, sql=f"EXPLAIN {statement.sql}")
-    with registry._search_connection() as connection:
+    with registry._connection() as connection:
         fetch(connection, registry._search_settings(k))
         lines = fetch(connection, explain, parameters(registry, "at 0", k))
     return "\n".join(re.sub(r"\[[^]]*\]", "[…]", line["QUERY PLAN"]) for line in lines)
@@ -228,7 +228,7 @@ def test_vec_5_a_plan_for_all_questions_expects_no_more_than_the_walk(
     """
     for k, most in ((5, 100), (50, 100), (60, 200), (1_000, 2_000)):
         search = registry._search_statement(1, k)
-        with registry._search_connection() as connection:
+        with registry._connection() as connection:
             fetch(connection, registry._search_settings(k))
             connection.exec_driver_sql(f"PREPARE search_{k} AS {search.sql}".replace("%", "%%"))
             nothing = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", search.sql))))
