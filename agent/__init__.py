@@ -10,6 +10,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.approval import PendingApproval, approve, edit, reject
+    from agent.conversation import (
+        aask,
+        aresume,
+        ask,
+        astream,
+        astream_resume,
+        resume,
+        stream,
+        stream_resume,
+    )
+    from agent.events import (
+        ApprovalNeeded,
+        LimitReached,
+        RunEnded,
+        RunEvent,
+        TextDelta,
+        ToolEnded,
+        ToolsOffered,
+        ToolStarted,
+        event_to_dict,
+    )
     from agent.factory import create_tool_rag_agent
     from agent.guarding.policy import ToolPolicy
     from agent.history import HistoryBudget, HistoryCut
@@ -19,77 +40,93 @@ if TYPE_CHECKING:
     from agent.middleware.run_limits import RunLimitsMiddleware
     from agent.middleware.tool_guard import ToolGuardMiddleware
     from agent.middleware.tool_rag import ToolRAGMiddleware
-    from agent.result import (
-        OfferedTool,
-        RunResult,
-        Step,
-        TokenUsage,
-        ToolCallResult,
-        aask,
-        aresume,
-        ask,
-        resume,
-    )
+    from agent.result import OfferedTool, RunResult, Step, TokenUsage, ToolCallResult
     from agent.spending import LimitMet
 
 __all__ = [
     "ApprovalMiddleware",
+    "ApprovalNeeded",
     "HistoryBudget",
     "HistoryCut",
     "HistoryMiddleware",
     "LimitMet",
+    "LimitReached",
     "ModelPrice",
     "OfferedTool",
     "PendingApproval",
+    "RunEnded",
+    "RunEvent",
     "RunLimits",
     "RunLimitsMiddleware",
     "RunResult",
     "Step",
     "StopReason",
+    "TextDelta",
     "ThreadLimits",
     "TokenUsage",
     "ToolCallResult",
+    "ToolEnded",
     "ToolGuardMiddleware",
     "ToolPolicy",
     "ToolRAGMiddleware",
+    "ToolStarted",
+    "ToolsOffered",
     "aask",
     "approve",
     "aresume",
     "ask",
+    "astream",
+    "astream_resume",
     "create_tool_rag_agent",
     "edit",
+    "event_to_dict",
     "reject",
     "resume",
+    "stream",
+    "stream_resume",
 ]
 
 _MODULE_OF = {
     "ApprovalMiddleware": "middleware.approval",
+    "ApprovalNeeded": "events",
     "HistoryBudget": "history",
     "HistoryCut": "history",
     "HistoryMiddleware": "middleware.history",
     "LimitMet": "spending",
+    "LimitReached": "events",
     "ModelPrice": "limits",
     "OfferedTool": "result",
     "PendingApproval": "approval",
+    "RunEnded": "events",
+    "RunEvent": "events",
     "RunLimits": "limits",
     "RunLimitsMiddleware": "middleware.run_limits",
     "RunResult": "result",
     "Step": "result",
     "StopReason": "limits",
+    "TextDelta": "events",
     "ThreadLimits": "limits",
     "TokenUsage": "result",
     "ToolCallResult": "result",
+    "ToolEnded": "events",
     "ToolGuardMiddleware": "middleware.tool_guard",
     "ToolPolicy": "guarding.policy",
     "ToolRAGMiddleware": "middleware.tool_rag",
-    "aask": "result",
+    "ToolStarted": "events",
+    "ToolsOffered": "events",
+    "aask": "conversation",
     "approve": "approval",
-    "aresume": "result",
-    "ask": "result",
+    "aresume": "conversation",
+    "ask": "conversation",
+    "astream": "conversation",
+    "astream_resume": "conversation",
     "create_tool_rag_agent": "factory",
     "edit": "approval",
+    "event_to_dict": "events",
     "reject": "approval",
-    "resume": "result",
+    "resume": "conversation",
+    "stream": "conversation",
+    "stream_resume": "conversation",
 }
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
-from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
@@ -15,30 +14,26 @@ from langchain_core.messages import (
     ToolMessage,
     messages_to_dict,
 )
-from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, StateSnapshot
 
 from agent.approval import PendingApproval, pending_approvals
 from agent.history import HistoryCut
 from agent.limits import StopReason
 from agent.selection import Offer
 from agent.spending import LimitMet, Spent, reported_tokens
-from registry.errors import ApprovalError, ConfigurationError, InvalidQueryError
-from registry.text import is_unicode
 
 __all__ = [
+    "Agent",
     "OfferedTool",
     "RunResult",
     "Step",
     "StopReason",
     "TokenUsage",
     "ToolCallResult",
-    "aask",
-    "aresume",
-    "ask",
+    "call_result",
+    "limit_of",
+    "offered_tools",
     "read_run",
-    "resume",
 ]
 
 Agent = CompiledStateGraph[Any, Any, Any, Any]
@@ -176,84 +171,6 @@ class RunResult:
         return cast("dict[str, Any]", json.loads(json.dumps(values, default=_json_value)))
 
 
-def ask(
-    agent: Agent,
-    question: str,
-    *,
-    thread_id: str | None = None,
-    config: RunnableConfig | None = None,
-) -> RunResult:
-    """Ask an agent one question and return what the run did.
-
-    Args:
-        agent: From `create_tool_rag_agent`, or any `create_agent` with `ToolRAGMiddleware`.
-        question: In the user's words.
-        thread_id: Conversation to go on with; needed when the agent has a checkpointer.
-        config: More LangGraph settings of this run.
-
-    Raises:
-        InvalidQueryError: The question is blank.
-        ConfigurationError: The agent keeps threads and no `thread_id` is given.
-        HistoryBudgetError: The question alone is larger than the history's budget.
-        RegistryError: The tool search failed.
-    """
-    message, run_config = _prepared(agent, question, thread_id=thread_id, config=config)
-    output = agent.invoke({"messages": [message]}, run_config)
-    return read_run(output, question_id=message.id)
-
-
-async def aask(
-    agent: Agent,
-    question: str,
-    *,
-    thread_id: str | None = None,
-    config: RunnableConfig | None = None,
-) -> RunResult:
-    """Ask an agent one question and return what the run did; like `ask`, for async code."""
-    message, run_config = _prepared(agent, question, thread_id=thread_id, config=config)
-    output = await agent.ainvoke({"messages": [message]}, run_config)
-    return read_run(output, question_id=message.id)
-
-
-def resume(
-    agent: Agent,
-    decisions: Sequence[Mapping[str, Any]],
-    *,
-    thread_id: str,
-    config: RunnableConfig | None = None,
-) -> RunResult:
-    """Go on with a run that waits for approval, and return what it did in all.
-
-    What the decisions leave undecided is asked again: see `RunResult.pending`.
-
-    Args:
-        agent: With a checkpointer; it need not be the object, or the process, that asked.
-        decisions: From `approve`, `edit` and `reject`, in any order.
-        thread_id: Conversation that waits.
-        config: More LangGraph settings of this run.
-
-    Raises:
-        ApprovalError: Nothing waits for approval in this thread, or it was decided on meanwhile.
-        ConfigurationError: The agent keeps no threads.
-    """
-    run_config = _resuming(agent, thread_id, config)
-    answer = _answer_to(agent.get_state(run_config), decisions, thread_id)
-    return read_run(agent.invoke(answer, run_config))
-
-
-async def aresume(
-    agent: Agent,
-    decisions: Sequence[Mapping[str, Any]],
-    *,
-    thread_id: str,
-    config: RunnableConfig | None = None,
-) -> RunResult:
-    """Go on with a run that waits for approval; like `resume`, for async code."""
-    run_config = _resuming(agent, thread_id, config)
-    answer = _answer_to(await agent.aget_state(run_config), decisions, thread_id)
-    return read_run(await agent.ainvoke(answer, run_config))
-
-
 def read_run(output: Mapping[str, Any], *, question_id: str | None = None) -> RunResult:
     """Return what a run did, from the output of `invoke`, or from a thread's state values.
 
@@ -276,60 +193,16 @@ def read_run(output: Mapping[str, Any], *, question_id: str | None = None) -> Ru
     return RunResult(
         answer=answer,
         steps=_steps(messages),
-        offered_tools=_offered(cast("list[Offer]", output.get("offered_tools") or [])),
+        offered_tools=offered_tools(cast("list[Offer]", output.get("offered_tools") or [])),
         stop_reason=reason,
         usage=_usage(output, messages),
         messages=tuple(messages),
         structured_response=structured,
-        limit=_limit(reason, limit_met),
+        limit=limit_of(reason, limit_met),
         is_summary=bool(limit_met.get("is_summarised")),
         history_cut=HistoryCut.from_state(output.get("history_cut")),
         pending=_pending(output.get("__interrupt__") or ()),
     )
-
-
-def _prepared(
-    agent: Agent, question: str, *, thread_id: str | None, config: RunnableConfig | None
-) -> tuple[HumanMessage, RunnableConfig]:
-    if not question.strip():
-        raise InvalidQueryError("The question is empty; ask something")
-    if not is_unicode(question):
-        raise InvalidQueryError("The question is not valid Unicode: it holds half a surrogate")
-    run_config: RunnableConfig = {**config} if config else {}
-    configurable = dict(run_config.get("configurable", {}))
-    if thread_id is not None:
-        configurable["thread_id"] = thread_id
-    if agent.checkpointer and "thread_id" not in configurable:
-        raise ConfigurationError("This agent keeps threads; say which one with thread_id=…")
-    if configurable:
-        run_config["configurable"] = configurable
-    return HumanMessage(question, id=str(uuid4())), run_config
-
-
-def _resuming(agent: Agent, thread_id: str, config: RunnableConfig | None) -> RunnableConfig:
-    if not agent.checkpointer:
-        raise ConfigurationError(
-            "This agent keeps no threads, so no run of it waits; give it a checkpointer"
-        )
-    configurable = dict((config or {}).get("configurable", {}))
-    if "checkpoint_id" in configurable:
-        raise ApprovalError("A decision is on what a thread waits for now; leave out checkpoint_id")
-    return {**(config or {}), "configurable": {**configurable, "thread_id": thread_id}}
-
-
-def _answer_to(
-    state: StateSnapshot, decisions: Sequence[Mapping[str, Any]], thread_id: str
-) -> Command[Any]:
-    waiting = pending_approvals(state.interrupts)
-    if not waiting:
-        other = (
-            " What it waits for is asked by a tool: answer that with Command(resume=…)."
-            if state.interrupts
-            else ""
-        )
-        raise ApprovalError(f"Nothing in thread {thread_id!r} waits for approval.{other}")
-    answer = {"decisions": list(decisions)}
-    return Command(resume=dict.fromkeys(waiting, answer))
 
 
 def _pending(interrupts: Sequence[Any]) -> tuple[PendingApproval, ...]:
@@ -360,7 +233,7 @@ def _steps(messages: Sequence[AnyMessage]) -> tuple[Step, ...]:
         Step(
             thought=str(message.text).strip(),
             tool_calls=tuple(
-                _call_result(dict(call), answers.get(call["id"] or ""))
+                call_result(dict(call), answers.get(call["id"] or ""))
                 for call in message.tool_calls
             ),
         )
@@ -369,7 +242,8 @@ def _steps(messages: Sequence[AnyMessage]) -> tuple[Step, ...]:
     )
 
 
-def _call_result(call: Mapping[str, Any], answer: ToolMessage | None) -> ToolCallResult:
+def call_result(call: Mapping[str, Any], answer: ToolMessage | None) -> ToolCallResult:
+    """Return a call with its answer, if it has one."""
     return ToolCallResult(
         tool=call["name"],
         arguments=call["args"],
@@ -385,14 +259,16 @@ def _observation(answer: ToolMessage) -> str:
     return json.dumps(answer.content, ensure_ascii=False, default=str)  # blocks without any text
 
 
-def _offered(offers: Sequence[Offer]) -> tuple[OfferedTool, ...]:
+def offered_tools(offers: Sequence[Offer]) -> tuple[OfferedTool, ...]:
+    """Return what a thread is offered, from its state."""
     return tuple(
         OfferedTool(name=offer["name"], relevance=offer["relevance"], pinned=offer["pinned"])
         for offer in offers
     )
 
 
-def _limit(reason: StopReason, met: Mapping[str, Any]) -> LimitMet | None:
+def limit_of(reason: StopReason, met: Mapping[str, Any]) -> LimitMet | None:
+    """Return the limit that was met, from a thread's state; None where none was."""
     if not met:
         return None
     return LimitMet(reason=reason, name=met["name"], allowed=met["allowed"], scope=met["scope"])

@@ -158,15 +158,15 @@ def right_tools(question: dict[str, Any]) -> set[str]:
     return {legal_name(tool) for tool in question["relevant"]}
 
 
-def past_calls(name: str) -> list[Call]:
-    """Return up to ten calls a tool, for questions of the half that is not reported on."""
+def past_calls(name: str, *, most: int = PAST) -> list[Call]:
+    """Return calls, `most` a tool, for questions of the half that is not reported on."""
     questions = [q for q in rows(f"{name}/queries") if not is_held_out(q["id"])]
     counts: dict[str, int] = {}
     calls: list[Call] = []
     for question in spread(questions, len(questions)):
         for tool in sorted(right_tools(question)):
             counts[tool] = counts.get(tool, 0) + 1
-            if counts[tool] <= PAST:
+            if counts[tool] <= most:
                 calls.append((question, tool))
     return calls
 

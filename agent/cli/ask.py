@@ -123,7 +123,7 @@ def quiet_ask(agent: Agent, question: str, chosen: ChosenModel) -> RunResult:
         CliError: The chat model failed.
     """
     from agent.cli.model import model_errors
-    from agent.result import ask as ask_agent
+    from agent.conversation import ask as ask_agent
 
     with model_errors(chosen.name), redirect_stdout(sys.stderr):
         return ask_agent(agent, question)

@@ -11,9 +11,10 @@ from langchain_core.tools import StructuredTool, tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
+from agent.conversation import aask, ask
 from agent.factory import create_tool_rag_agent
 from agent.limits import ModelPrice, RunLimits
-from agent.result import StopReason, aask, ask
+from agent.result import StopReason
 from registry.settings import RegistrySettings
 from registry.store import ToolRegistry
 from registry.toolset import Toolset
