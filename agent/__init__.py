@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         stream,
         stream_resume,
     )
+    from agent.durable.continuing import acontinue_run, continue_run
+    from agent.durable.settings import DurableThreads
     from agent.events import (
         ApprovalNeeded,
         LimitReached,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApprovalMiddleware",
     "ApprovalNeeded",
+    "DurableThreads",
     "HistoryBudget",
     "HistoryCut",
     "HistoryMiddleware",
@@ -72,11 +75,13 @@ __all__ = [
     "ToolStarted",
     "ToolsOffered",
     "aask",
+    "acontinue_run",
     "approve",
     "aresume",
     "ask",
     "astream",
     "astream_resume",
+    "continue_run",
     "create_tool_rag_agent",
     "edit",
     "event_to_dict",
@@ -89,6 +94,7 @@ __all__ = [
 _MODULE_OF = {
     "ApprovalMiddleware": "middleware.approval",
     "ApprovalNeeded": "events",
+    "DurableThreads": "durable.settings",
     "HistoryBudget": "history",
     "HistoryCut": "history",
     "HistoryMiddleware": "middleware.history",
@@ -115,11 +121,13 @@ _MODULE_OF = {
     "ToolStarted": "events",
     "ToolsOffered": "events",
     "aask": "conversation",
+    "acontinue_run": "durable.continuing",
     "approve": "approval",
     "aresume": "conversation",
     "ask": "conversation",
     "astream": "conversation",
     "astream_resume": "conversation",
+    "continue_run": "durable.continuing",
     "create_tool_rag_agent": "factory",
     "edit": "approval",
     "event_to_dict": "events",

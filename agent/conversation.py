@@ -11,6 +11,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, StateSnapshot
 
+from agent._own_task import in_own_task
 from agent.approval import pending_approvals
 from agent.events import EventReader, RunEvent
 from agent.result import Agent, RunResult, read_run
@@ -102,7 +103,8 @@ async def astream(
 ) -> AsyncGenerator[RunEvent]:
     """Ask an agent one question; yield what happens as it happens; like `stream`, for async code.
 
-    Cancelling the task that reads ends the run at once: tools that run are cancelled.
+    Cancelling the task that reads ends the run at once: tools that run are cancelled. The run has
+    a task of its own, so that this holds in any web framework.
     """
     message, run_config = _prepared(agent, question, thread_id=thread_id, config=config)
     given = {"messages": [message]}
@@ -192,7 +194,7 @@ async def _astreamed(
     agent: Agent, given: Any, config: RunnableConfig, reader: EventReader
 ) -> AsyncGenerator[RunEvent]:
     streamed: Any = agent.astream(given, config, stream_mode=list(reader.MODES))
-    async with aclosing(streamed) as items:
+    async with aclosing(in_own_task(streamed)) as items:
         async for mode, data in items:
             for event in reader.read(mode, data):
                 yield event

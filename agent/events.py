@@ -117,10 +117,9 @@ RunEvent = (
 
 def event_to_dict(event: RunEvent) -> dict[str, Any]:
     """Return an event as JSON values, with its `type`; what is no JSON becomes its text."""
-    if isinstance(event, RunEnded):
-        values: dict[str, Any] = {"result": event.result.to_dict()}
-    else:
-        values = json.loads(json.dumps(asdict(event), default=str))
+    given = {"result": event.result.to_dict()} if isinstance(event, RunEnded) else asdict(event)
+    # Models write NaN and Infinity, Python reads them, and a browser's JSON.parse fails at them.
+    values = json.loads(json.dumps(given, default=str), parse_constant=str)
     return {"type": event.type, **values}
 
 

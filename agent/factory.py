@@ -16,11 +16,18 @@ from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
 from agent.approving.rules import ApprovalPolicy
+from agent.durable.graph import DurableAgent
+from agent.durable.saver import ThreadSaver
+from agent.durable.settings import DurableThreads
+from agent.durable.store import ThreadStore
 from agent.guarding.policy import ToolPolicy
 from agent.history import HistoryBudget
 from agent.limits import RunLimits, check_priced
 from agent.middleware._limited_calls import model_name
+from agent.middleware._search_tools import SEARCH_TOOLS, SearchToolsSetting
+from agent.middleware._stacked import stacked
 from agent.middleware.approval import ApprovalMiddleware
+from agent.middleware.call_journal import CallJournalMiddleware
 from agent.middleware.history import HistoryMiddleware
 from agent.middleware.run_limits import RunLimitsMiddleware
 from agent.middleware.tool_guard import ToolGuardMiddleware
@@ -63,11 +70,13 @@ def create_tool_rag_agent(
     default_policy: ToolPolicy = ToolPolicy(),  # noqa: B008 (frozen)
     policies: Mapping[str, ToolPolicy] | None = None,
     strategy: Strategy = "auto",
+    search_tools: SearchToolsSetting = "auto",
     usage_log: UsageLog | bool = True,
     tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] = (),
     system_prompt: str | SystemMessage | None = DEFAULT_SYSTEM_PROMPT,
     middleware: Sequence[AgentMiddleware[Any, Any, Any]] = (),
     checkpointer: BaseCheckpointSaver[Any] | bool | None = None,
+    durable: bool | DurableThreads = False,
     response_format: Any = None,
     name: str | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
@@ -92,6 +101,8 @@ def create_tool_rag_agent(
         default_policy: Timeout, result cap, retries and more of every tool's calls.
         policies: The same for single tools, by model-facing name.
         strategy: How tools are chosen; `auto` goes by their number (`ToolRAGMiddleware`).
+        search_tools: Whether the model has a tool of that name to look for more tools in words;
+            `auto` from 51 active tools on.
         usage_log: Where selections and calls are recorded: True for the log that all agents over
             this registry share (`UsageLog.of(registry)`, closed with the registry),
             False for none.
@@ -99,19 +110,29 @@ def create_tool_rag_agent(
         system_prompt: None for no system message.
         middleware: More LangChain middleware; it runs inside this project's own.
         checkpointer: Keeps threads; runs then need a `thread_id`.
+        durable: Threads are kept in the registry's database, so that any process can go on with
+            them: one at a time, and no call twice (`DurableThreads`). Instead of a checkpointer.
         response_format: As in `create_agent`.
         name: Of the compiled graph.
 
     Raises:
         ConfigurationError: The model cannot be used, an option is out of range, or a policy or
             an approval rule is given for a name that is no tool's.
+        SchemaVersionError: `durable`, and the database has no tables for threads, or other ones;
+            over an async registry the first run says so.
         RunLimitError: `limits.prices` lacks the model.
     """
     chat_model = _chat_model(model)
     check_priced(limits.prices, model_name(chat_model))
     others = [*tools, *(tool for item in middleware for tool in getattr(item, "tools", ()))]
+    if search_tools is True and SEARCH_TOOLS in _tool_names(toolset, others):
+        raise ConfigurationError(
+            f"A tool of yours is called {SEARCH_TOOLS!r}, so search_tools=True cannot be: rename "
+            "it, or leave search_tools out"
+        )
     # Where nobody can be asked, `ToolRAGMiddleware` refuses by itself, and a step has a node fewer.
-    asks = bool(checkpointer) or approval is not None
+    threads = None if durable is False else _threads(registry, durable, checkpointer)
+    asks = bool(checkpointer) or threads is not None or approval is not None
     own: list[AgentMiddleware[Any, Any, Any]] = [
         RunLimitsMiddleware(limits),
         *([] if history is None else [HistoryMiddleware(history)]),
@@ -124,29 +145,55 @@ def create_tool_rag_agent(
             on_no_match=on_no_match,
             max_offered=max_offered,
             strategy=strategy,
+            search_tools=search_tools,
             usage_log=usage_log,
+        ),
+        *(
+            []
+            if threads is None
+            else [CallJournalMiddleware(threads, default=default_policy, policies=policies)]
         ),
         *([ApprovalMiddleware(approval, toolset=toolset, tools=others)] if asks else []),
         ToolGuardMiddleware(
             default=default_policy,
             policies=policies,
-            known_names={*_tool_names(toolset, others)},
+            known_names={*_tool_names(toolset, others), SEARCH_TOOLS},
         ),
     ]
     agent = create_agent(
         chat_model,
         tools=list(tools),
         system_prompt=system_prompt,
-        middleware=[*own, *middleware],
-        checkpointer=checkpointer,
+        middleware=[*stacked(own), *middleware],
+        checkpointer=checkpointer if threads is None else ThreadSaver(threads),
         response_format=response_format,
         name=name,
     )
+    if threads is not None:
+        agent = DurableAgent.of(agent, threads)
     return agent.with_config(
         recursion_limit=_recursion_limit(
             limits.max_steps, middleware_count=len(own) + len(middleware)
         )
     )
+
+
+def _threads(
+    registry: ToolRegistry | AsyncToolRegistry,
+    durable: Literal[True] | DurableThreads,
+    checkpointer: BaseCheckpointSaver[Any] | bool | None,
+) -> ThreadStore:
+    if not isinstance(durable, (bool, DurableThreads)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"durable is {durable!r}; give True, or DurableThreads(…)")
+    if checkpointer:
+        raise ConfigurationError(
+            "durable=True brings its own checkpointer, on the registry's database; leave "
+            "checkpointer out, or durable"
+        )
+    threads = ThreadStore.of(registry, DurableThreads() if durable is True else durable)
+    if not threads.connections.is_async:
+        threads.check()
+    return threads
 
 
 def _tool_names(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
@@ -17,12 +18,21 @@ __all__ = [
     "OnNoMatch",
     "Selection",
     "fit",
+    "found_offer",
     "late_offer",
+    "passing",
     "pinned_offer",
     "select",
+    "with_late",
 ]
 
 MAX_BOUND_TOOLS = 128  # OpenAI refuses a request with more
+
+# Tools of earlier questions make way together, once this many are offered beside the pinned ones;
+# `_level` says when it is more.
+_MANY = 16
+_FEW = 8  # of which each counts, so that none makes way before it must
+_NO_CALLS: Mapping[str, int] = MappingProxyType({})
 
 OnNoMatch = Literal["answer", "best_hit"]
 
@@ -82,11 +92,13 @@ def select(
     max_offered: int,
     turn: int,
     exempt: Container[str] = (),
+    called: Mapping[str, int] = _NO_CALLS,
 ) -> Selection:
     """Return what a thread is offered from now on.
 
-    Offers only grow, in a stable order, so that a provider's prompt cache holds and kept history
-    never names a tool that is gone; `fit` says what is dropped when there is no room.
+    Offers grow at their end, in a stable order, so that a provider's prompt cache holds. Those of
+    earlier questions make way together, seldom (`_fitted`); `fit` says what is dropped when there
+    is no room all the same.
 
     Args:
         hits: Search results of this run, best first.
@@ -99,12 +111,12 @@ def select(
         max_offered: Room, in tools.
         turn: Number of this run in its thread, from 1.
         exempt: Names of hits that are taken whatever their relevance.
+        called: Name to the number of the run after the one that last called it: a call is as good
+            as being found then.
     """
-    usable = [hit for hit in hits if hit.binding in bindings]
-    passed = [hit for hit in usable if hit.relevance >= threshold or hit.tool_name in exempt]
-    if not passed and on_no_match == "best_hit":
-        passed = usable[:1]
-
+    passed = passing(
+        hits, bindings=bindings, threshold=threshold, on_no_match=on_no_match, exempt=exempt
+    )
     before = {offer["name"]: offer for offer in offered}
     pins = {offer["name"]: offer for offer in pinned}
     # A thread's first run puts the pinned tools first; pins added later go behind what it has.
@@ -114,9 +126,13 @@ def select(
     for name, pin in pins.items():
         merged.setdefault(name, {**pin, "active": states.get(name, True), "turn": turn})
     for hit in passed:
-        merged[hit.tool_name] = _found(hit, pins.get(hit.tool_name), turn)
+        merged[hit.tool_name] = found_offer(hit, turn=turn, pin=pins.get(hit.tool_name))
 
-    kept, dropped = fit(list(merged.values()), room=max_offered)
+    fresh = {hit.tool_name for hit in passed}
+    level = _level(max_offered, found=len(passed))
+    kept, dropped = _fitted(
+        list(merged.values()), max_offered, level=level, fresh=fresh, called=called
+    )
     return Selection(
         offers=tuple(kept),
         passed=tuple(hit.tool_name for hit in passed),
@@ -125,13 +141,62 @@ def select(
     )
 
 
-def fit(offers: Sequence[Offer], *, room: int) -> tuple[list[Offer], list[str]]:
+def passing(
+    hits: Sequence[ToolHit],
+    *,
+    bindings: Container[str],
+    threshold: float,
+    on_no_match: OnNoMatch,
+    exempt: Container[str] = (),
+) -> list[ToolHit]:
+    """Return the hits that may be offered, in the order given; options as in `select`."""
+    usable = [hit for hit in hits if hit.binding in bindings]
+    passed = [hit for hit in usable if hit.relevance >= threshold or hit.tool_name in exempt]
+    return usable[:1] if not passed and on_no_match == "best_hit" else passed
+
+
+def with_late(
+    offers: Sequence[Offer],
+    late: Sequence[Offer],
+    *,
+    max_offered: int,
+    called: Mapping[str, int] = _NO_CALLS,
+) -> tuple[list[Offer], list[str]]:
+    """Return the offers with those added that a run's model asked for, and the names dropped.
+
+    What the model asks for goes before what a search with the question found. What was offered
+    before keeps its place, and stays pinned.
+    """
+    merged = {offer["name"]: offer for offer in offers}
+    for offer in late:
+        before = merged.get(offer["name"])
+        merged[offer["name"]] = offer if before is None else _again(offer, before)
+    offers = list(merged.values())
+    fresh = {offer["name"] for offer in late}
+    # In the middle of a run nothing makes way before it must.
+    level = len(offers) if len(offers) <= max_offered else _level(max_offered, found=len(late))
+    return _fitted(offers, max_offered, level=level, fresh=fresh, called=called)
+
+
+def fit(
+    offers: Sequence[Offer],
+    *,
+    room: int,
+    fresh: Container[str] = (),
+    called: Mapping[str, int] = _NO_CALLS,
+) -> tuple[list[Offer], list[str]]:
     """Drop what there is no room for; the rest keeps its order.
 
-    Dropped first: least recently found, then lowest relevance, then last offered. What the history
-    calls has no privilege, or a long thread could not be offered anything new; a stand-in keeps
-    its definition (`agent.middleware._binding`). Pinned tools are never dropped, even when they
-    alone exceed the room.
+    Dropped first: what is not fresh, then least recently found or called, then lowest relevance,
+    then last offered. What the history calls has no other privilege, or a long thread could not be
+    offered anything new; a stand-in keeps its definition (`agent.middleware._binding`). Pinned
+    tools are never dropped, even when they alone exceed the room.
+
+    Args:
+        offers: In order.
+        room: In tools.
+        fresh: Names that are dropped last.
+        called: As in `select`.
 
     Returns:
         The offers kept, and the names dropped, first dropped first.
@@ -139,17 +204,65 @@ def fit(offers: Sequence[Offer], *, room: int) -> tuple[list[Offer], list[str]]:
     excess = len(offers) - max(room, 0)
     if excess <= 0:
         return list(offers), []
+    dropped = [offer["name"] for offer in _in_drop_order(offers, fresh, called)[:excess]]
+    gone = set(dropped)
+    return [offer for offer in offers if offer["name"] not in gone], dropped
+
+
+def _in_drop_order(
+    offers: Sequence[Offer], fresh: Container[str], called: Mapping[str, int]
+) -> list[Offer]:
     droppable = [(place, offer) for place, offer in enumerate(offers) if not offer["pinned"]]
     droppable.sort(
         key=lambda item: (
-            item[1]["turn"],
+            item[1]["name"] in fresh,
+            _last_needed(item[1], called),
             item[1]["relevance"] or 0.0,
             -item[0],
         )
     )
-    dropped = [offer["name"] for _, offer in droppable[:excess]]
-    gone = set(dropped)
-    return [offer for offer in offers if offer["name"] not in gone], dropped
+    return [offer for _, offer in droppable]
+
+
+def _level(max_offered: int, *, found: int) -> int:
+    """Return above how many offers beside the pinned ones earlier ones make way.
+
+    Room for three questions, and for half of what may be offered.
+    """
+    return min(max_offered, max(max_offered // 2, _MANY, 3 * found))
+
+
+def _fitted(
+    offers: Sequence[Offer],
+    max_offered: int,
+    *,
+    level: int,
+    fresh: Container[str],
+    called: Mapping[str, int],
+) -> tuple[list[Offer], list[str]]:
+    """Let earlier offers make way where there are more than the level, then `fit` the rest.
+
+    A provider's cache ends at the first tool that is gone, so many go seldom rather than few at
+    each turn, until half of the level is left; and what nobody needed for some turns costs its
+    tokens in every request. What is fresh or was needed in the newest turn stays.
+    """
+    ordered = _in_drop_order(offers, fresh, called)
+    going: list[str] = []
+    if len(ordered) > level >= _FEW:
+        newest = max(offer["turn"] for offer in offers)
+        going = [
+            offer["name"]
+            for offer in ordered[: len(ordered) - level // 2]
+            if offer["name"] not in fresh and _last_needed(offer, called) < newest
+        ]
+    gone = set(going)
+    left = [offer for offer in offers if offer["name"] not in gone]
+    kept, dropped = fit(left, room=max_offered, fresh=fresh, called=called)
+    return kept, [*going, *dropped]
+
+
+def _last_needed(offer: Offer, called: Mapping[str, int]) -> int:
+    return max(offer["turn"], called.get(offer["name"], 0))
 
 
 def pinned_offer(spec: ToolSpec) -> Offer:
@@ -177,18 +290,14 @@ def late_offer(spec: ToolSpec, *, turn: int) -> Offer:
     return {**pinned_offer(spec), "pinned": False, "turn": turn}
 
 
-def _kept(offer: Offer, pin: Offer | None, states: Mapping[str, bool]) -> Offer:
-    kept = offer.copy()
-    kept["pinned"] = pin is not None
-    # Code put a pinned tool there, so it may be unregistered; any other must be active now.
-    kept["active"] = states.get(offer["name"], pin is not None)
-    if pin is not None:
-        kept["binding"] = pin["binding"]
-        kept["requires_approval"] = offer["requires_approval"] or pin["requires_approval"]
-    return kept
+def found_offer(hit: ToolHit, *, turn: int, pin: Offer | None = None) -> Offer:
+    """Return the offer of a tool that a search found.
 
-
-def _found(hit: ToolHit, pin: Offer | None, turn: int) -> Offer:
+    Args:
+        hit: Of the search.
+        turn: Number of this run in its thread, from 1.
+        pin: The offer of the same tool as a pinned one.
+    """
     return Offer(
         name=hit.tool_name,
         binding=hit.binding,
@@ -200,3 +309,23 @@ def _found(hit: ToolHit, pin: Offer | None, turn: int) -> Offer:
         active=True,
         turn=turn,
     )
+
+
+def _again(offer: Offer, before: Offer) -> Offer:
+    gated = before["pinned"] and before["requires_approval"]  # code's word stands
+    return {
+        **offer,
+        "pinned": before["pinned"],
+        "requires_approval": offer["requires_approval"] or gated,
+    }
+
+
+def _kept(offer: Offer, pin: Offer | None, states: Mapping[str, bool]) -> Offer:
+    kept = offer.copy()
+    kept["pinned"] = pin is not None
+    # Code put a pinned tool there, so it may be unregistered; any other must be active now.
+    kept["active"] = states.get(offer["name"], pin is not None)
+    if pin is not None:
+        kept["binding"] = pin["binding"]
+        kept["requires_approval"] = offer["requires_approval"] or pin["requires_approval"]
+    return kept

@@ -6,6 +6,7 @@ import sys
 
 from benchmarks import (
     concurrency,
+    conversation,
     exactness,
     explain,
     feedback,
@@ -14,6 +15,7 @@ from benchmarks import (
     retrieval,
     routing,
     scale,
+    steps,
 )
 
 BENCHMARKS = {
@@ -26,6 +28,8 @@ BENCHMARKS = {
     "explain": explain.main,
     "concurrency": concurrency.main,
     "exactness": exactness.main,
+    "steps": steps.main,
+    "conversation": conversation.main,
 }
 
 

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 from uuid import uuid4
 
@@ -91,14 +92,13 @@ class RegistryBase:
         self._statement_timeout = statements.set_statement_timeout(
             self.settings.statement_timeout_s
         )
+        # The same, for what is sent without a transaction around it.
+        self._driver_timeout = DriverStatement.of(self._statement_timeout)
         self._settings_statements: dict[tuple[int, int], DriverStatement] = {}
         self._calibration: Calibration | None = None
         self._closed = False
-        self._closers: list[Callable[[], Any]] = []
-
-    def on_close(self, close: Callable[[], Any]) -> None:
-        """Have something closed with this registry: by a coroutine function in the async one."""
-        self._closers.append(close)
+        # What else is closed with this registry; coroutine functions in the async one.
+        self.closers: list[Callable[[], Any]] = []
 
     @property
     def url(self) -> str:
@@ -286,7 +286,11 @@ class RegistryBase:
     def _check_search(self, k: int, threshold: float | None) -> None:
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQueryError(f"k is {k}; ask for 1 to {MAX_K} tools.")
-        if threshold is not None and not 0 <= threshold <= 1:
+        if threshold is None:
+            return
+        if not isinstance(threshold, Real) or isinstance(threshold, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidQueryError(f"threshold is {threshold!r}; give a number from 0 to 1.")
+        if not 0 <= threshold <= 1:
             raise InvalidQueryError(f"threshold is {threshold}; relevance goes from 0 to 1.")
 
     def _ranked(

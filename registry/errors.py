@@ -21,7 +21,9 @@
     └── AgentError
         ├── ApprovalError               a decision on a call that waits for none
         ├── HistoryBudgetError          a budget, or a message, that leaves no room
-        └── RunLimitError
+        ├── RunLimitError
+        ├── ThreadBusyError             another run of the thread is under way
+        └── ThreadNotFoundError         no such thread is kept
 
 Messages say what to do next; data is in attributes; the cause is chained with `from`.
 """
@@ -49,6 +51,8 @@ __all__ = [
     "RegistryUnavailableError",
     "RunLimitError",
     "SchemaVersionError",
+    "ThreadBusyError",
+    "ThreadNotFoundError",
     "ToolNotFoundError",
     "ToolRAGError",
     "VersionConflictError",
@@ -109,7 +113,7 @@ class EmbeddingError(RegistryError):
 
 
 class EmbeddingUnavailableError(EmbeddingError):
-    """The embedding model did not answer: another try may succeed, and words still find tools."""
+    """The embedding model did not answer, or gave a question no vector: words still find tools."""
 
 
 class EmbeddingModelMismatchError(RegistryError):
@@ -220,3 +224,19 @@ class HistoryBudgetError(AgentError):
 
 class RunLimitError(AgentError):
     """A limit of a run is not usable, for example a step limit of zero."""
+
+
+class ThreadBusyError(AgentError):
+    """Another run of this thread is under way, here or in another process."""
+
+    def __init__(self, message: str, *, thread_id: str) -> None:
+        super().__init__(message)
+        self.thread_id = thread_id
+
+
+class ThreadNotFoundError(AgentError):
+    """Nothing was ever asked in this thread."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(f"There is no thread {thread_id!r}; begin it with a question.")
+        self.thread_id = thread_id

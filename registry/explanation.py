@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from registry.lexical import lexical_terms, tool_terms
 from registry.types import Explanation, ScoreParts, ToolHit, ToolRecord, ToolSelection
@@ -28,17 +28,19 @@ def explanation(
     k: int,
     feedback: float,
     has_reranker: bool = False,
+    given_chars: int = 0,
 ) -> Explanation:
     """Return why a tool was offered or not.
 
     Args:
-        query: The question.
+        query: The question, as it was searched.
         record: The tool.
         ranking: Every candidate, best first, the tool among them if it could be measured.
         selection: What is offered for the question.
         k: Most hits of a search.
         feedback: What the tool's cosine gained by what was learnt from use.
         has_reranker: Whether the selection is in a reranker's order, not in that of `ranking`.
+        given_chars: Characters of the question as it was asked.
     """
     hit = next((each for each in ranking if each.tool_name == record.spec.tool_name), None)
     passed = [
@@ -64,7 +66,23 @@ def explanation(
         missing_words=tuple(term for term in asked if term not in own),
         reasons=tuple(facts.reasons_offered() if is_offered else facts.reasons_not()),
         advice=() if is_offered else tuple(facts.advice()),
+        notes=tuple(_notes(query, selection, given_chars=given_chars)),
+        by_words_alone=selection.by_words_alone,
     )
+
+
+def _notes(query: str, selection: ToolSelection, *, given_chars: int) -> Iterator[str]:
+    if selection.by_words_alone:
+        yield (
+            "words decide alone, and no tool's nearness to the question is known: "
+            f"{selection.words_alone_reason}"
+        )
+    if given_chars > len(query):
+        half = len(query) // 2
+        yield (
+            f"the question has {given_chars:,} characters, of which the first and the last "
+            f"{half:,} are searched"
+        )
 
 
 class _Facts:
@@ -103,6 +121,13 @@ class _Facts:
         return self.hit is not None and self.hit.relevance < self.selection.threshold
 
     @property
+    def has_no_words(self) -> bool:
+        """Whether words decide alone, and it was found by none."""
+        parts = self.hit.parts if self.hit else None
+        has_words = parts is not None and bool(parts.words or parts.clause_words)
+        return self.selection.by_words_alone and self.record.is_active and not has_words
+
+    @property
     def behind(self) -> str:
         """What it means to be a fallback tool."""
         fitting = sum(not each.fallback for each in self.passed)
@@ -135,7 +160,9 @@ class _Facts:
             if self.record.is_active:
                 reasons.append("it has no vector of the embedding model in use")
             return reasons
-        if self.record.spec.fallback:
+        if self.has_no_words:
+            reasons.append("words decide alone, and none of its texts has one of the question's")
+        elif self.record.spec.fallback:
             reasons.append(f"{self.behind}, and {self.k} are taken")
         elif self.is_ranked_out:
             reasons += self._ranked_out(self.hit)
@@ -174,7 +201,7 @@ class _Facts:
 
     def advice(self) -> list[str]:
         if not self.record.is_active:
-            return ["activate it: `toolrag tools activate`"]
+            return [f"activate it: `toolrag tools activate {self.record.spec.tool_name}`"]
         if self.hit is None:
             return ["run `toolrag sync`, which embeds what has no vector"]
         if self.record.spec.fallback and not self.is_weak:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CANDIDATES", "Flags", "Floats", "Ranked", "candidate_scores", "fuse"]
+__all__ = ["CANDIDATES", "Flags", "Floats", "Ranked", "candidate_scores", "fuse", "standing"]
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -101,7 +101,7 @@ def fuse(
         last: Which candidates come after all others, whatever their score; beside `limit` of the
             others, up to as many of these.
     """
-    vector = _standing(cosine)
+    vector = standing(cosine)
     words = word_weight * bm25
     fit = vector + words
     route = np.zeros(fit.shape[1]) if bonus is None else bonus
@@ -144,7 +144,8 @@ def _turns(behind: Flags, limit: int) -> Iterator[Flags]:
         yield from repeat(among, min(limit, int(among.sum())))
 
 
-def _standing(cosine: Floats) -> Floats:
+def standing(cosine: Floats) -> Floats:
+    """Return cosines in standard deviations above the mean of each part's nearest candidates."""
     count = min(CANDIDATES, cosine.shape[1])
     nearest = -np.partition(-cosine, count - 1, axis=1)[:, :count]
     spread = np.maximum(nearest.std(axis=1, keepdims=True), _LEAST_SPREAD)

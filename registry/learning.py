@@ -7,7 +7,7 @@
 d is the vector of the tool's text. A session has one vote a tool, split over its calls; n is the
 number of sessions that called the tool with success. Traffic is what is common to questions as
 such: without taking it off, a tool with past questions would be nearer to every question, and hide
-the tools that have none yet. The sums themselves are made in SQL (`registry.statements.learning`).
+the tools that have none yet. The sums themselves are made in SQL (`registry.statements.lessons`).
 
 Source: Rocchio, "Relevance feedback in information retrieval", 1971; the rest was measured on
 MetaTool (`docs/learning.md`).
@@ -51,6 +51,7 @@ _HABIT_FROM, _HABIT_FULL = 4.0, 50.0  # unused tools a used one
 _WORST_Z = -1.64  # one in twenty, if nothing had changed
 _MOST_REPLAYS, _LEAST_REPLAYS, _MOST_DISTANCES = 2_000, 200, 20_000_000
 _HURT_NAMED = 5
+_SESSIONS_AT_LEAST = 100  # whose calls the window has room for
 
 State = Literal["descriptions", "previous"]
 
@@ -64,6 +65,8 @@ class LearningSettings:
         neutral: How much of what all questions share is taken off, -1 to 1; None: from how many
             tools are used (`neutral_share`).
         max_calls: Newest calls that count, 1 to 10,000,000.
+        max_session_calls: Of a session, its newest calls that count, 1 to 1,000,000; never more
+            than a hundredth of `max_calls` (`calls_per_session`).
 
     Raises:
         ConfigurationError: A value is out of range.
@@ -72,9 +75,14 @@ class LearningSettings:
     min_sessions: int = 2
     neutral: float | None = None
     max_calls: int = 200_000
+    max_session_calls: int = 500
 
     def __post_init__(self) -> None:
-        for name, low, high in (("min_sessions", 2, 1_000), ("max_calls", 1, 10_000_000)):
+        for name, low, high in (
+            ("min_sessions", 2, 1_000),
+            ("max_calls", 1, 10_000_000),
+            ("max_session_calls", 1, 1_000_000),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise ConfigurationError(
@@ -82,6 +90,11 @@ class LearningSettings:
                 )
         if self.neutral is not None and not -1 <= self.neutral <= 1:
             raise ConfigurationError(f"neutral is {self.neutral!r}; it must be from -1 to 1")
+
+    @property
+    def calls_per_session(self) -> int:
+        """Newest calls of a session that count, so that none fills what all share."""
+        return min(self.max_session_calls, max(1, self.max_calls // _SESSIONS_AT_LEAST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +167,8 @@ class LearningReport:
         sessions: That made them.
         anonymous_calls: Of those, calls without any session, conversation, thread or run id;
             all of them count as one session.
-        left_out: Older calls beyond `max_calls`.
+        left_out: Older calls beyond what a session may have, or beyond `max_calls`.
+        over_session: Of those, calls beyond what a session may have.
         used_tools: Active tools with at least one call that counts.
         active_tools: All that are active.
         neutral: How much of what all questions share was taken off.
@@ -171,6 +185,7 @@ class LearningReport:
     sessions: int = 0
     anonymous_calls: int = 0
     left_out: int = 0
+    over_session: int = 0
     used_tools: int = 0
     active_tools: int = 0
     neutral: float = 1.0

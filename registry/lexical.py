@@ -26,10 +26,11 @@ __all__ = [
     "UNSPACED",
     "lexical_terms",
     "tool_terms",
+    "word_score",
 ]
 
 # Raise it when the terms of an unchanged tool change: the next sync writes them anew.
-TERMS_REVISION = 1
+TERMS_REVISION = 2
 
 K1 = 1.2  # BM25's saturation of repeated words
 LENGTH_SHARE = 0.9  # BM25's b: how much a long text discounts its words
@@ -43,7 +44,12 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MARKS = (
     "\u0900-\u0963\u0971-\u09e5\u09f0-\u0dff\u0e00-\u0e4e\u0e80-\u0ece\u1000-\u103f\u1780-\u17d3"
 )
-_WORD = re.compile(rf"(?:[^\W_]|[{_MARKS}])+")
+# The signs of `C++`, `F#` and `.NET` belong to the word; those of `c++x`, `#tag`, `x.net` do not.
+_WORD = re.compile(
+    rf"(?:(?<![A-Za-z0-9_.])\.(?=(?i:net)(?![A-Za-z0-9])))?(?:[^\W_]|[{_MARKS}])+"
+    r"(?:(?:\+\+|\#)(?![A-Za-z+#]))?"
+)
+_SIGNED = re.compile(r"(?<![A-Za-z0-9])[A-Za-z](?:\+\+|\#)$")
 _PIECE = re.compile(rf"\d+|(?:[^\W\d_]|[{_MARKS}])+")
 _ACCENT = re.compile("[\u0300-\u036f]")  # not the Japanese voicing marks
 # Thai, Lao, Burmese, Khmer, Kana, Han, Hangul.
@@ -83,8 +89,9 @@ def lexical_terms(text: str) -> list[str]:
 
     The same for tools and questions: case, accents and plurals folded, `getUserByID` and
     `snake_case` split (a joined form is kept too, so that `GitHub` meets `github` and `sha256`
-    stays whole), scripts without spaces as pairs of characters. Bare numbers are left out: in a
-    question they are values, which say nothing about the tool that takes them.
+    stays whole), scripts without spaces as pairs of characters; `C++`, `F#` and `.NET` keep their
+    signs. Bare numbers are left out: in a question they are values, which say nothing about the
+    tool that takes them.
     """
     if not text.isascii():
         text = _ACCENT.sub("", unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text)))
@@ -98,27 +105,38 @@ def lexical_terms(text: str) -> list[str]:
 
 
 def _terms_of_word(word: str) -> tuple[str, ...]:
-    pieces = [piece for part in _CAMEL.split(word) for piece in _PIECE.findall(part)]
-    is_joined = 1 < len(pieces) <= 3 and not UNSPACED.search(word)
-    joined = [_singular(word.casefold())] if is_joined else []
-    return (*joined, *(term for piece in pieces for term in _terms_of_piece(piece)))
+    if word.startswith("."):
+        return (word.casefold(), *_terms_of_word(word[1:]))
+    if signed := _SIGNED.search(word):
+        return (*_terms_of_word(word[: signed.start()]), signed.group().casefold())
+    terms: list[str] = []
+    place = 0
+    # Where a script without spaces begins, so does another word: `MP3を` holds `MP3`.
+    for run in UNSPACED.finditer(word):
+        terms += _terms_of_spaced(word[place : run.start()])
+        terms += _terms_of_unspaced(run.group())
+        place = run.end()
+    return (*terms, *_terms_of_spaced(word[place:]))
 
 
 # Questions are made of the same words: looking one up is eight times as fast.
 _known_terms = lru_cache(maxsize=20_000)(_terms_of_word)
 
 
-def _terms_of_piece(piece: str) -> Iterable[str]:
-    place = 0
-    for run in UNSPACED.finditer(piece):
-        yield from _plain(piece[place : run.start()])
-        characters, place = run.group(), run.end()
-        if len(characters) == 1:
-            yield characters
-        for pair in map("".join, itertools.pairwise(characters)):
-            if not _PARTICLES.fullmatch(pair):
-                yield pair
-    yield from _plain(piece[place:])
+def _terms_of_spaced(word: str) -> Iterable[str]:
+    pieces = [piece for part in _CAMEL.split(word) for piece in _PIECE.findall(part)]
+    if 1 < len(pieces) <= 3:
+        yield _singular(word.rstrip("+#").casefold())
+    for piece in pieces:
+        yield from _plain(piece)
+
+
+def _terms_of_unspaced(characters: str) -> Iterable[str]:
+    if len(characters) == 1:
+        yield characters
+    for pair in map("".join, itertools.pairwise(characters)):
+        if not _PARTICLES.fullmatch(pair):
+            yield pair
 
 
 def _plain(word: str) -> Iterable[str]:
@@ -147,6 +165,24 @@ def tool_terms(spec: ToolSpec) -> dict[str, float]:
         for term in lexical_terms(text):
             found[term] += _FIELD_WEIGHTS[field]  # pyright: ignore[reportArgumentType]
     return dict(found)
+
+
+def word_score(
+    terms: Mapping[str, float], weights: Iterable[Mapping[str, Any]], *, part: int
+) -> float:
+    """Return a tool's BM25 for one part of a question, as the search works it out in SQL.
+
+    Args:
+        terms: Of the tool.
+        weights: Rows of `statements.words.term_weights`.
+        part: 0 for the whole question, then its clauses.
+    """
+    length = sum(terms.values())
+    return sum(
+        row["most"] * has / (has + row["floor"] + row["per_word"] * length)
+        for row in weights
+        if row["mask"] & 1 << part and (has := terms.get(row["term"], 0.0))
+    )
 
 
 def _fields(spec: ToolSpec) -> Iterator[tuple[str, str]]:

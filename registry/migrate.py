@@ -51,13 +51,18 @@ _alembic_in_use = threading.Lock()
 def upgrade(url: str, revision: str = "head") -> None:
     """Bring the schema to a revision; waits for an upgrade another process is running.
 
+    At the newest revision the tables of LangGraph's checkpointer are brought up to date as well.
+
     Raises:
         ConfigurationError: The URL cannot be read.
         RegistryUnavailableError: The server does not answer.
         SchemaVersionError: The database is newer than this release.
         RegistryError: pgvector is absent or too old, or a privilege is missing.
     """
+    from registry import threads
+
     _run_alembic("upgrade", url, revision)
+    threads.set_up(url)
 
 
 def downgrade(url: str, revision: str) -> None:

@@ -37,11 +37,23 @@ class Candidates:
         rows: Of `statements.search_candidates`, in no order.
         active_tools: That the namespace has, counted as far as was asked.
         calibration: Of the relevance scale; None where there was none yet.
+        words_alone_reason: Why the question has no vector; empty where it has one.
     """
 
     rows: Sequence[Mapping[str, Any]] = ()
     active_tools: int = 0
     calibration: Calibration | None = None
+    words_alone_reason: str = ""
+
+    def lacks_words(self, tool_name: str) -> bool:
+        """Return whether words decide alone, and this tool has none of the question's."""
+        return bool(self.words_alone_reason) and not any(
+            value
+            for row in self.rows
+            if row["tool_name"] == tool_name
+            for column, value in row.items()
+            if column.startswith("words_")
+        )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Self:

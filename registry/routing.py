@@ -33,6 +33,9 @@ class Router:
 
     Args:
         categories: Name to keywords. A keyword that says nothing is never found.
+
+    Raises:
+        ConfigurationError: Keywords are one text instead of a list.
     """
 
     def __init__(self, categories: Mapping[str, Sequence[str]]) -> None:
@@ -40,6 +43,7 @@ class Router:
         self._by_term: defaultdict[str, list[tuple[list[str], str, str]]] = defaultdict(list)
         self._by_character: defaultdict[str, list[tuple[str, str, str]]] = defaultdict(list)
         for name, keywords in categories.items():
+            _check_list(keywords)
             for keyword in dict.fromkeys(keywords):
                 folded = _folded(keyword)
                 if UNSPACED.search(folded):
@@ -81,10 +85,7 @@ def checked_category(name: str, keywords: Iterable[str]) -> tuple[str, tuple[str
         ConfigurationError: The name or a keyword is empty, too long, not text or says nothing;
             two keywords are found in the same questions; there is no keyword, or too many.
     """
-    if isinstance(keywords, str):
-        raise ConfigurationError(
-            f"keywords is the text {keywords!r}; give a list of texts, for example [{keywords!r}]"
-        )
+    _check_list(keywords)
     name = _checked_text(name, "The name of a category")
     by_meaning: dict[str | tuple[str, ...], str] = {}
     for given in keywords:
@@ -109,6 +110,13 @@ def checked_category(name: str, keywords: Iterable[str]) -> tuple[str, tuple[str
             "allowed. Keep those that no other category has."
         )
     return name, tuple(by_meaning.values())
+
+
+def _check_list(keywords: Iterable[str]) -> None:
+    if isinstance(keywords, str):  # a text is its letters
+        raise ConfigurationError(
+            f"keywords is the text {keywords!r}; give a list of texts, for example [{keywords!r}]"
+        )
 
 
 def suggested_keywords(
@@ -152,7 +160,9 @@ def _note_spellings(text: str, spellings: Mapping[str, Counter[str]]) -> None:
     # People read and edit the keywords: "series", not the term "sery".
     for word in text.casefold().split():
         terms = lexical_terms(word)
-        if len(terms) == 1 and (spelling := word.strip(punctuation)).isalnum():
+        spelling = word.strip(punctuation)
+        # Not "c" for "c++", which it does not lead back to.
+        if len(terms) == 1 and spelling.isalnum() and lexical_terms(spelling) == terms:
             spellings[terms[0]][spelling] += 1
 
 

@@ -36,6 +36,8 @@ class RegistrySettings:
             may be on another server connection than the next call.
         embedding_batch_size: Texts in one embedding request; an `Embedder` has its own.
         query_cache_size: Question vectors kept in memory, per registry.
+        embed_timeout_s: Longest wait for the vectors of a question, seconds, its client's retries
+            included; then the model counts as one that does not answer. Tools have no such limit.
         lease_s: How long a process may be silent before another takes its work over, seconds;
             more than one embedding request takes, its retries included.
         lease_wait_s: Longest wait for another process's sync, seconds.
@@ -64,6 +66,7 @@ class RegistrySettings:
     prepared_statements: bool = True
     embedding_batch_size: int = 128
     query_cache_size: int = 1_024
+    embed_timeout_s: float = 10.0
     lease_s: float = 60.0
     lease_wait_s: float = 900.0
     index_min_tools: int = 2_000
@@ -91,6 +94,7 @@ class RegistrySettings:
             ("statement_timeout_s", 0.001, 86_400),
             ("embedding_batch_size", 1, 2_048),
             ("query_cache_size", 0, 1_000_000),
+            ("embed_timeout_s", 0.001, 3_600),
             ("lease_s", 1, 3_600),
             ("lease_wait_s", 0, 86_400),
             ("index_min_tools", 1, 1_000_000_000),

@@ -32,6 +32,7 @@ __all__ = [
     "metadata",
     "tool_anchor",
     "tool_calibration",
+    "tool_call_mark",
     "tool_category",
     "tool_corpus",
     "tool_embedding",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 # A test holds this equal to the newest file in migrations/versions.
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 # Not alembic's default name: the application's own migrations may live in the same database.
 VERSION_TABLE = "toolrag_schema_version"
 
@@ -347,4 +348,17 @@ tool_learning = Table(
     # What the replay of held-back questions said.
     Column("gate", JSONB, nullable=False),
     Column("learned_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+)
+
+# Calls that have begun, of tools that may not be run twice; gone when their results are stored.
+tool_call_mark = Table(
+    "tool_call_mark",
+    metadata,
+    # As the checkpointer has it.
+    Column("thread_id", Text, primary_key=True),
+    # LangGraph's id of the call's task: the same when the step is resumed.
+    Column("task_id", Text, primary_key=True),
+    Column("tool_name", Text, nullable=False),
+    Column("call_id", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
 )

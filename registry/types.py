@@ -183,6 +183,10 @@ class ToolSelection:
         strategy: What `auto` came to, or the strategy that was asked for.
         categories: That the question was routed to.
         threshold: Relevance that the other hits must reach.
+        active_tools: How many are active, counted no further than `StrategyLimits.counted` unless
+            all are offered; None where it was not counted.
+        words_alone_reason: Why words decided alone: what the embedding model did instead of
+            answering. Empty where it answered.
     """
 
     hits: tuple[ToolHit, ...]
@@ -190,6 +194,13 @@ class ToolSelection:
     strategy: str
     categories: tuple[str, ...]
     threshold: float
+    active_tools: int | None = None
+    words_alone_reason: str = ""
+
+    @property
+    def by_words_alone(self) -> bool:
+        """Whether the embedding model did not answer, so that words decided alone."""
+        return bool(self.words_alone_reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +217,8 @@ class Explanation:
         missing_words: Of the question, not in the tool's texts.
         reasons: Most important first.
         advice: What would bring it in; empty where it was offered.
+        notes: What else to know, for example that the question was too long to be searched whole.
+        by_words_alone: Whether the embedding model did not answer, so that words decided alone.
     """
 
     tool_name: str
@@ -219,6 +232,8 @@ class Explanation:
     missing_words: tuple[str, ...]
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    by_words_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

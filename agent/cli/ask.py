@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from registry.store import ToolRegistry
     from registry.toolset import Toolset
 
-__all__ = ["DEMO_NAMESPACE", "ModelOption", "ask", "quiet_ask"]
+__all__ = ["DEMO_NAMESPACE", "ModelOption", "ask", "check_registered", "quiet_ask"]
 
 # The demo's tools never mix with those of the user.
 DEMO_NAMESPACE = "demo"
@@ -105,7 +105,7 @@ def ask(
             with output.embedding_progress() as on_progress:
                 registry.sync(live, on_progress=on_progress)
         else:
-            _check_registered(registry, live, toolset, output)
+            check_registered(registry, live, toolset, output)
         run = quiet_ask(agent, question, chosen)
     if as_json:
         output.json(run_document(question, run, live.specs, chosen))
@@ -129,7 +129,7 @@ def quiet_ask(agent: Agent, question: str, chosen: ChosenModel) -> RunResult:
         return ask_agent(agent, question)
 
 
-def _check_registered(
+def check_registered(
     registry: ToolRegistry, toolset: Toolset, reference: str, output: Output
 ) -> None:
     """Say what of a toolset the registry does not know; it would never be offered."""

@@ -83,7 +83,7 @@ def url(context: typer.Context) -> None:
 @app.command()
 def status(context: typer.Context, as_json: _Json = False) -> None:
     """Show where the database is and whether its schema fits; exit code 3 when it does not."""
-    from registry import migrate
+    from registry import migrate, threads
     from registry.database import display_url, normalise_url
     from registry.local_postgres import LocalPostgres
     from registry.tables import SCHEMA_REVISION
@@ -108,7 +108,11 @@ def status(context: typer.Context, as_json: _Json = False) -> None:
     facts["url"] = None if address is None else display_url(normalise_url(address))
     facts["schema"] = found
     facts["schema needed"] = SCHEMA_REVISION
-    advice = _advice(address, found)
+    tables = None if address is None else threads.current_version(address)
+    is_foreign = tables == threads.FOREIGN
+    known = None if tables is None else f"version {tables}"
+    facts["thread tables"] = "another program's" if is_foreign else known
+    advice = _advice(address, found, tables)
     ready = advice is None
     if as_json:
         named = {name.replace(" ", "_"): value for name, value in facts.items()}
@@ -146,14 +150,16 @@ def downgrade(
     _migrate(context, "downgrade", revision, yes=yes)
 
 
-def _advice(address: str | None, found: str | None) -> str | None:
+def _advice(address: str | None, found: str | None, tables: int | None) -> str | None:
     """Return what keeps the database from being used and what to do, or None."""
-    from registry import migrate
+    from registry import migrate, threads
 
     if address is None:
         return "Start the embedded server with `toolrag db start`; other commands do it themselves."
     try:
         migrate.check_revision(found)
+        if tables != threads.FOREIGN:  # then agents do without durable threads
+            threads.check_version(tables)
     except SchemaVersionError as error:
         return str(error)
     return None

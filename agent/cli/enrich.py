@@ -191,7 +191,7 @@ def _print_estimate(
     if not plan.tools:
         say("There is no tool to ask about.")
         return
-    cost = ""
+    cost = ", at a price that is not known here (--input-price, --output-price)"
     if prices is not None:
         total = plan.cost(input_price=prices[0], output_price=prices[1])
         cost = f", which costs about {total:.4f} at these prices"

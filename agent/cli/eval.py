@@ -247,9 +247,8 @@ def _registry_to_ask(
     from agent.cli.context import opened_registry
     from agent.cli.scratch import gather_statistics, scratch_database
 
-    # A question asked twice must be embedded twice, or its latency would be no search's. And
-    # figures of words alone, because the model is away, would pass for those of the registry.
-    settings = replace(options.settings, query_cache_size=0, search_by_words_alone=False)
+    # A question asked twice must be embedded twice, or its latency would be no search's.
+    settings = replace(options.settings, query_cache_size=0)
     options = replace(options, settings=settings)
     if tools is None:
         with opened_registry(options, output) as registry:

@@ -82,11 +82,22 @@ def read_floors(path: Path) -> dict[str, float]:
     """Return the limits of a JSON object, metric to number.
 
     Raises:
-        CliError: The file cannot be read, or is something else.
+        CliError: The file cannot be read, is something else, names a metric twice, or wants more
+            of a share than there is.
     """
+    from registry.evaluation import is_share
+
     text = "\n".join(line for _, line in _lines(path))
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise CliError(f"{path} names {name!r} twice. Leave one of them out.")
+        return dict(pairs)
+
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise CliError(f"{path} is not JSON: {error}.") from error
     if not isinstance(document, dict) or not document:
@@ -95,6 +106,10 @@ def read_floors(path: Path) -> dict[str, float]:
     for name, value in floors.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
             raise CliError(f"{path}: the limit of {name!r} is no number.")
+        if is_share(name) and not 0 <= value <= 1:
+            raise CliError(
+                f"{path}: the limit of {name!r} is {value}, but it goes from 0 to 1; 75 % is 0.75."
+            )
     return {name: float(value) for name, value in floors.items()}
 
 

@@ -10,7 +10,7 @@ from agent.cli.output import Output, jsonable
 if TYPE_CHECKING:
     from registry.types import Explanation, ToolHit, ToolSelection
 
-__all__ = ["print_explanation", "print_selection", "selection_document"]
+__all__ = ["note_words_alone", "print_explanation", "print_selection", "selection_document"]
 
 _NUMERIC = ("rank", "score", "vector", "words", "route", "clause", "relevance")
 
@@ -21,8 +21,15 @@ def selection_document(found: ToolSelection) -> dict[str, Any]:
         "strategy": found.strategy,
         "categories": list(found.categories),
         "threshold": found.threshold,
+        "by_words_alone": found.by_words_alone,
         "hits": [{**jsonable(hit), "is_offered": _state(found, hit) != "no"} for hit in found.hits],
     }
+
+
+def note_words_alone(output: Output, found: ToolSelection) -> None:
+    """Say on stderr that the embedding model was away, where it was."""
+    if found.by_words_alone:
+        output.note(f"Found by words alone: {found.words_alone_reason}")
 
 
 def print_selection(output: Output, found: ToolSelection) -> None:
@@ -46,6 +53,7 @@ def print_selection(output: Output, found: ToolSelection) -> None:
         wide="part of the question",
     )
     output.note("score = vector + words + route + clause; offered goes by relevance.")
+    note_words_alone(output, found)
 
 
 def print_explanation(output: Output, told: Explanation) -> None:
@@ -56,7 +64,9 @@ def print_explanation(output: Output, told: Explanation) -> None:
     facts = {"search": _in_force(told.strategy, told.categories, told.threshold)}
     if told.hit is not None:
         facts |= _standing(told.hit)
-        facts["feedback"] = f"{told.feedback:+.3f} of its cosine was learnt from use"
+        if not told.by_words_alone:
+            facts["cosine"] = f"{1 - told.hit.distance:.3f}"
+            facts["feedback"] = f"{told.feedback:+.3f} of its cosine was learnt from use"
     facts["shared words"] = ", ".join(told.shared_words) or "none"
     facts["missing words"] = ", ".join(told.missing_words) or "none"
     width = max(map(len, facts)) + 2
@@ -65,6 +75,9 @@ def print_explanation(output: Output, told: Explanation) -> None:
     if told.advice:
         output.text("\nTo have it offered:")
         _list(output, told.advice)
+    if told.notes:
+        output.text("\nTo be known:")
+        _list(output, told.notes)
 
 
 def _standing(hit: ToolHit) -> dict[str, str]:
@@ -75,7 +88,6 @@ def _standing(hit: ToolHit) -> dict[str, str]:
     facts = {"rank": str(hit.rank), "relevance": relevance, "score": made}
     if hit.parts and hit.parts.clause:
         facts["clause"] = hit.parts.clause
-    facts["cosine"] = f"{1 - hit.distance:.3f}"
     return facts
 
 

@@ -20,6 +20,7 @@ from agent.cli import (
     ask,
     calibrate,
     categories,
+    chat,
     db,
     demo,
     embeddings,
@@ -57,6 +58,7 @@ app.command("demo")(demo.demo)
 app.command("sync")(sync.sync)
 app.command("search")(search.search)
 app.command("ask")(ask.ask)
+app.command("chat")(chat.chat)
 app.command("validate")(validate.validate)
 app.command("eval")(evaluation.evaluate)
 app.command("tune")(tune.tune)

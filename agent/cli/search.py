@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -26,7 +26,8 @@ def search(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Lowest relevance, 0 to 1; 0 for none. Default: the embedding model's own."
+            help="Lowest relevance of a hit, 0 to 1; 0 shows the nearest tools however weak. "
+            "Default: 0.60 in a calibrated registry, else what suits the embedding model."
         ),
     ] = None,
     explain: Annotated[
@@ -55,6 +56,7 @@ def search(
 ) -> None:
     """Find the tools for a question, best first; with --explain, say why."""
     from agent.cli.context import opened_registry
+    from agent.cli.explain_output import note_words_alone
 
     if not explain and (tool is not None or strategy is not None):
         raise CliError(f"--{'tool' if tool is not None else 'strategy'} needs --explain.")
@@ -69,12 +71,15 @@ def search(
             else:
                 _explain_tool(registry, output, query, tool, k, threshold, chosen, as_json)
             return
-        hits = registry.search(query, k=k, threshold=threshold)
-        applied = registry.threshold if threshold is None else threshold
+        found = registry.select(query, k=k, threshold=threshold, strategy="hybrid")
+        applied = found.threshold
+        hits = [hit for hit in found.hits if hit.relevance >= applied]
         known = bool(hits) or bool(registry.list_tools())
     if as_json:
-        output.json({"query": query, "k": k, "threshold": applied, "hits": hits})
+        document: dict[str, Any] = {"query": query, "k": k, "threshold": applied}
+        output.json({**document, "by_words_alone": found.by_words_alone, "hits": hits})
         return
+    note_words_alone(output, found)
     if hits:
         _print_hits(output, hits)
     elif known:

@@ -29,9 +29,11 @@ __all__ = [
     "all_answered",
     "approval_refusal",
     "checked_result",
+    "cut_short",
     "failure",
     "invalid_arguments",
     "not_offered_yet",
+    "open_calls_answered",
     "outcome_of",
     "outcome_unknown",
     "refusal",
@@ -259,16 +261,29 @@ def all_answered(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
         if isinstance(message, ToolMessage):
             is_open.pop(message.tool_call_id, None)
         else:
-            answered += [_cut_short(call) for call in is_open.values()]
+            answered += [cut_short(call) for call in is_open.values()]
             is_open = {}
             if isinstance(message, AIMessage):
                 is_open = {call["id"] or "": call for call in message.tool_calls}
         answered.append(message)
-    answered += [_cut_short(call) for call in is_open.values()]
+    answered += [cut_short(call) for call in is_open.values()]
     return messages if len(answered) == len(messages) else answered
 
 
-def _cut_short(call: ToolCall) -> ToolMessage:
+def open_calls_answered(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
+    """Return answers to the calls of the last reply that have none, to be put behind the others."""
+    answered = all_answered(messages)
+    known = {id(message) for message in messages}
+    behind: list[ToolMessage] = []
+    for message in reversed(answered):
+        if not isinstance(message, ToolMessage) or id(message) in known:
+            break
+        behind.append(message)
+    return behind[::-1]
+
+
+def cut_short(call: ToolCall) -> ToolMessage:
+    """Return the answer to a call that was under way when its run stopped."""
     return _error(
         call,
         f"The run was stopped before tool {call['name']!r} gave an answer. Whether the call took "

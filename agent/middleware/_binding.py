@@ -13,7 +13,7 @@ from agent.selection import MAX_BOUND_TOOLS, Offer, fit
 from registry.errors import ConfigurationError
 from registry.toolset import Toolset
 
-__all__ = ["LiveTools", "bind", "gathered_offers", "names_of", "offers_of"]
+__all__ = ["LiveTools", "bind", "gathered_offers", "names_of", "offers_of", "room_beside"]
 
 _logger = logging.getLogger(__name__)
 
@@ -27,8 +27,9 @@ class LiveTools:
 
     def __init__(self, toolset: Toolset) -> None:
         self._toolset = toolset
-        # A copy keeps its derived argument schema, which is dear to make; one a binding.
-        self._copies: dict[str, tuple[BaseTool, BaseTool]] = {}
+        # A copy keeps its derived argument schema, which is dear to make; one a binding. With it
+        # the live tool that it is of, which may itself be what is bound.
+        self._bound: dict[str, tuple[BaseTool, BaseTool]] = {}
 
     def __contains__(self, binding: str) -> bool:
         return binding in self._toolset
@@ -40,18 +41,15 @@ class LiveTools:
             KeyError: This process has no such tool.
         """
         live = self._toolset[offer["binding"]]
-        wanted = {"name": offer["name"], "description": offer["description"], **_schema(live)}
-        if all(getattr(live, field) == value for field, value in wanted.items()):
-            return live
-        source, copy = self._copies.get(offer["binding"], (None, live))
-        if source is live and (copy.name, copy.description) == (
-            wanted["name"],
-            wanted["description"],
-        ):
-            return copy
-        copy = live.model_copy(update=wanted)
-        self._copies[offer["binding"]] = (live, copy)
-        return copy
+        name, description = offer["name"], offer["description"]
+        source, bound = self._bound.get(offer["binding"], (None, live))
+        if source is live and bound.name == name and bound.description == description:
+            return bound
+        wanted = {"name": name, "description": description, **_schema(live)}
+        is_so = all(getattr(live, field) == value for field, value in wanted.items())
+        bound = live if is_so else live.model_copy(update=wanted)
+        self._bound[offer["binding"]] = (live, bound)
+        return bound
 
 
 def bind(
@@ -78,7 +76,7 @@ def bind(
     if clashing:
         _logger.warning("tool_name_taken_by_agent_tool", extra={"tool_names": clashing})
     free = [offer for offer in offers if offer["name"] not in own_names]
-    room = MAX_BOUND_TOOLS - len(request.tools) - _structured_tool_count(request)
+    room = room_beside(request)
     kept, dropped = fit(free, room=room)
     if len(kept) > max(room, 0) or room < 0:
         raise ConfigurationError(
@@ -96,6 +94,11 @@ def bind(
     undefined = sorted(set(called) - own_names - names_of(live))
     stand_ins = [_stand_in(name) for name in undefined[: max(room - len(live), 0)]]
     return request.override(tools=[*request.tools, *live, *stand_ins]), kept
+
+
+def room_beside(request: ModelRequest[Any]) -> int:
+    """Return how many tools a request can take beside those it has; below 0 if it has too many."""
+    return MAX_BOUND_TOOLS - len(request.tools) - _structured_tool_count(request)
 
 
 def offers_of(state: Any) -> list[Offer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Container, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, cast
 from uuid import uuid4
 
@@ -25,10 +26,12 @@ __all__ = [
     "legal_message",
     "newest_human_text",
     "original_name",
+    "turns_after_calls",
 ]
 
 METADATA_KEY = "toolrag"  # our corner of a message's response_metadata
 MAX_ORIGINAL_CHARS = 200
+MAX_CALL_ID_CHARS = 40  # OpenAI refuses a request with a longer one
 
 _CALL_BLOCKS = frozenset(
     {"tool_use", "function_call", "custom_tool_call", "tool_call", "invalid_tool_call"}
@@ -45,6 +48,24 @@ def newest_human_text(messages: Sequence[AnyMessage]) -> str:
         if isinstance(message, HumanMessage):
             return str(message.text).encode("utf-8", "replace").decode().strip()
     return ""
+
+
+def turns_after_calls(messages: Sequence[AnyMessage], *, turn: int) -> dict[str, int]:
+    """Return tool name to the number of the turn after the one that last called it.
+
+    Args:
+        messages: Of the thread.
+        turn: Number of the turn that the newest human message began.
+    """
+    turns: dict[str, int] = {}
+    after = turn + 1
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            after -= 1
+        elif isinstance(message, AIMessage):
+            for call in message.tool_calls:
+                turns.setdefault(call["name"], after)
+    return turns
 
 
 def called_names(messages: Sequence[BaseMessage]) -> set[str]:
@@ -79,21 +100,31 @@ def original_name(messages: Sequence[AnyMessage], call_id: str) -> str | None:
     return None
 
 
-def legal_message(message: AIMessage, *, taken: Container[str]) -> AIMessage:
-    """Return a reply whose tool calls have legal names and unique ids; itself if it is one.
+def legal_message(
+    message: AIMessage, *, taken: Container[str], history: Sequence[AnyMessage] = ()
+) -> AIMessage:
+    """Return a reply whose tool calls have legal names and ids; itself if it is one.
 
     A provider refuses every later request of a thread whose history holds an illegal name, an
-    empty id or one id twice. Illegal names become `invalid__…`, which no tool has; what the model
-    wrote is kept under `response_metadata["toolrag"]`. Tool calls stand in up to four places of
-    a message, and all of them are changed.
+    empty or endless id, or one id twice in a reply; and an id that stands in two replies leaves
+    open which call a result answers. Illegal names become `invalid__…`, which no tool has; what
+    the model wrote is kept under `response_metadata["toolrag"]`. Tool calls stand in up to four
+    places of a message, and all of them are changed.
 
     Args:
         message: A model's reply.
         taken: Names of real tools; no replacement equals one of them.
+        history: What the thread holds already; no id equals one of its calls.
     """
+    seen = {
+        call["id"] or ""
+        for earlier in history
+        if isinstance(earlier, AIMessage)
+        for call in earlier.tool_calls
+    }
     calls: list[dict[str, Any]] = [dict(call) for call in message.tool_calls]
     broken: list[dict[str, Any]] = [dict(call) for call in message.invalid_tool_calls]
-    if _all_legal([*calls, *broken]):
+    if _all_legal([*calls, *broken], seen):
         return message
     if isinstance(message, AIMessageChunk):
         message = cast("AIMessage", message_chunk_to_message(message))
@@ -101,10 +132,10 @@ def legal_message(message: AIMessage, *, taken: Container[str]) -> AIMessage:
     original_names: dict[str, str] = {}
     original_ids: dict[str, str] = {}
     written: list[tuple[str, str, str]] = []  # id and name as the model wrote them, id as kept
-    seen: set[str] = set()
     for call in [*calls, *broken]:
         old_id, old_name = call.get("id") or "", call.get("name") or ""
-        call["id"] = old_id if old_id and old_id not in seen else f"call_{uuid4().hex[:24]}"
+        if not _is_legal_id(old_id) or old_id in seen:
+            call["id"] = f"call_{uuid4().hex[:24]}"
         call["name"] = _legal_call_name(old_name, taken)
         seen.add(call["id"])
         written.append((old_id, old_name, call["id"]))
@@ -192,10 +223,15 @@ def _legal_raw_call(raw: Any, rewriter: _Rewriter) -> Any:
     return {**call, "id": legal["id"], "function": {**function, "name": legal["name"]}}
 
 
-def _all_legal(calls: Sequence[dict[str, Any]]) -> bool:
+def _all_legal(calls: Sequence[dict[str, Any]], seen: AbstractSet[str]) -> bool:
     ids = [call.get("id") or "" for call in calls]
     names_legal = all(is_legal_name(call.get("name") or "") for call in calls)
-    return names_legal and all(ids) and len(set(ids)) == len(ids)
+    ids_legal = all(map(_is_legal_id, ids)) and seen.isdisjoint(ids)
+    return names_legal and ids_legal and len(set(ids)) == len(ids)
+
+
+def _is_legal_id(call_id: str) -> bool:
+    return 0 < len(call_id) <= MAX_CALL_ID_CHARS
 
 
 def _legal_call_name(name: str, taken: Container[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from agent.selection import MAX_BOUND_TOOLS, Offer, Selection, pinned_offer
@@ -14,7 +14,7 @@ from registry.text import nearest_names
 from registry.toolset import Toolset
 from registry.types import ToolSelection
 
-__all__ = ["check_options", "log_selection", "pinned_offers", "selection_record"]
+__all__ = ["check_options", "log_dropped", "log_selection", "pinned_offers", "selection_record"]
 
 _logger = logging.getLogger("agent.middleware.tool_rag")
 
@@ -71,8 +71,17 @@ def pinned_offers(
     return tuple(pinned_offer(specs[name]) for name in names)
 
 
-def selection_record(selection: Selection, found: ToolSelection, *, turn: int) -> dict[str, Any]:
-    """Return how a selection came about, as it lies in the thread's state; every value is JSON."""
+def selection_record(
+    selection: Selection, found: ToolSelection, *, turn: int, search_tools: bool
+) -> dict[str, Any]:
+    """Return how a selection came about, as it lies in the thread's state; every value is JSON.
+
+    Args:
+        selection: What came of it.
+        found: What the registry answered.
+        turn: Number of the run in its thread, from 1.
+        search_tools: Whether the thread has the tool of that name.
+    """
     offered = {offer["name"] for offer in selection.offers}
     return {
         "turn": turn,
@@ -90,13 +99,20 @@ def selection_record(selection: Selection, found: ToolSelection, *, turn: int) -
         ],
         "dropped": list(selection.dropped),
         "unbound": list(selection.unbound),
+        "search_tools": search_tools,
     }
+
+
+def log_dropped(dropped: Sequence[str], *, wanted: Collection[str]) -> None:
+    """Log what was dropped: a warning where there was no room for what is wanted now."""
+    if dropped:
+        level = logging.INFO if set(wanted).isdisjoint(dropped) else logging.WARNING
+        _logger.log(level, "offered_tools_dropped", extra={"tool_names": list(dropped)})
 
 
 def log_selection(selection: Selection, record: dict[str, Any]) -> None:
     """Log a selection, and what was left out of it."""
     _logger.info("tools_selected", extra={"selection": record})
-    if selection.dropped:
-        _logger.warning("offered_tools_dropped", extra={"tool_names": list(selection.dropped)})
+    log_dropped(selection.dropped, wanted=selection.passed)
     if selection.unbound:
         _logger.warning("hits_without_live_tool", extra={"tool_names": list(selection.unbound)})

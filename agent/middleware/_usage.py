@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 from langchain.agents.middleware import ToolCallRequest
+from langchain.tools import ToolRuntime
 from langchain_core.messages import ToolMessage
 from langgraph.config import get_config
 from langgraph.runtime import Runtime
@@ -22,13 +23,16 @@ from agent._registry_access import RegistryAccess
 from agent.approving.answers import REJECTED
 from agent.guarding.answers import REFUSED, REPEATED
 from agent.middleware._messages import METADATA_KEY
+from agent.middleware._searching import Found
 from agent.selection import Offer
 from registry.errors import ConfigurationError
-from registry.types import ToolHit, ToolSelection
+from registry.types import ToolHit
 from registry.usage import CallRecord, CallStatus, SelectionRecord, UsageHit
 from registry.usage_log import UsageLog
 
-__all__ = ["UsageRecorder", "WatchedCall"]
+__all__ = ["SEARCHED", "UsageRecorder", "WatchedCall"]
+
+SEARCHED = "search_tools"  # the strategy of a selection that the model asked for
 
 _logger = logging.getLogger(__name__)
 
@@ -63,54 +67,74 @@ class UsageRecorder:
         return log if log is not None and log.settings.enabled else None
 
     def record_selection(
-        self,
-        question: str,
-        found: ToolSelection,
-        selected: dict[str, Any],
-        runtime: Runtime[Any],
-        *,
-        latency_ms: float,
+        self, found: Found, selected: dict[str, Any], runtime: Runtime[Any]
     ) -> None:
         """Record a selection, and put its id into the thread's record of it, for the calls.
 
         Args:
-            question: What was searched; empty where nothing was.
-            found: What the registry answered.
+            found: What was searched, and what the registry answered.
             selected: Update of the thread's state.
             runtime: Of the run.
-            latency_ms: How long the search took, milliseconds.
         """
         with _never_into_the_run():
-            self._record_selection(question, found, selected, runtime, latency_ms)
+            newest: dict[str, Any] = selected["last_selection"]
+            selection_id = self._record(
+                found,
+                usage_hits(found.selection.hits, selected["offered_tools"]),
+                run_ids(cast("Mapping[str, Any]", get_config()), runtime),
+                strategy=found.selection.strategy,
+            )
+            if selection_id is not None:
+                newest["id"] = str(selection_id)
 
-    def _record_selection(
-        self,
-        question: str,
-        found: ToolSelection,
-        selected: dict[str, Any],
-        runtime: Runtime[Any],
-        latency_ms: float,
+    def record_search(
+        self, found: Found, *, offered: Collection[str], runtime: ToolRuntime[Any, Any]
     ) -> None:
+        """Record what the model itself searched, as a selection of the strategy `search_tools`.
+
+        Calls of the run stay with the selection of its question: what the question needed is what
+        is to be learnt, not what the model made of it.
+
+        Args:
+            found: What was searched, and what the registry answered.
+            offered: Names of the hits that the model has from now on.
+            runtime: Of the call.
+        """
+        hits = tuple(
+            UsageHit(
+                tool_name=hit.tool_name,
+                rank=hit.rank,
+                relevance=float(hit.relevance),
+                was_offered=hit.tool_name in offered,
+            )
+            for hit in found.selection.hits
+        )
+        with _never_into_the_run():
+            ids = run_ids(runtime.config, runtime)
+            self._record(found, hits, ids, strategy=SEARCHED)
+
+    def _record(
+        self, found: Found, hits: tuple[UsageHit, ...], ids: Mapping[str, Any], *, strategy: str
+    ) -> UUID | None:
         if (log := self._log) is None:
-            return
-        newest: dict[str, Any] = selected["last_selection"]
+            return None
         selection_id = uuid4()
-        vector = self._registry.question_vector(question) if question else None
+        vector = self._registry.question_vector(found.query) if found.query else None
         log.record_selection(
             SelectionRecord(
                 id=selection_id,
                 namespace=self._registry.namespace,
-                strategy=found.strategy,
-                threshold=newest["threshold"],
-                latency_ms=latency_ms,
-                hits=usage_hits(found.hits, selected["offered_tools"]),
-                query_text=question or None,
+                strategy=strategy,
+                threshold=found.selection.threshold,
+                latency_ms=found.latency_ms,
+                hits=hits,
+                query_text=found.query or None,
                 query_vector=vector,
                 embedding_model_id=None if vector is None else self._registry.embedding_model_id,
-                **run_ids(cast("Mapping[str, Any]", get_config()), runtime),
+                **ids,
             )
         )
-        newest["id"] = str(selection_id)
+        return selection_id
 
     @contextmanager
     def watch(self, request: ToolCallRequest) -> Generator[WatchedCall]:
@@ -209,7 +233,9 @@ def usage_hits(hits: Sequence[ToolHit], offers: Sequence[Offer]) -> tuple[UsageH
     return (*found, *others)
 
 
-def run_ids(config: Mapping[str, Any], runtime: Runtime[Any]) -> dict[str, Any]:
+def run_ids(
+    config: Mapping[str, Any], runtime: Runtime[Any] | ToolRuntime[Any, Any]
+) -> dict[str, Any]:
     """Return the ids of a run, each from the first place that has it.
 
     Places: what LangGraph says of the run, the config's `configurable`, its `metadata`, the run's

@@ -170,7 +170,9 @@ class ApprovalMiddleware(AgentMiddleware[ApprovalState, Any, Any]):
             if not kept:
                 return response
             return ExtendedModelResponse(response, Command(update={records.STATE_KEY: {}}))
-        legal = legal_message(reply, taken=names_of(request.tools))
+        legal = legal_message(
+            reply, taken=names_of(request.tools), history=request.state["messages"]
+        )
         reply = records.with_id(legal)
         answered = {m.tool_call_id for m in response.result if isinstance(m, ToolMessage)}
         bound = {tool.name: tool for tool in request.tools if isinstance(tool, BaseTool)}

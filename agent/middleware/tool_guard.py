@@ -297,9 +297,7 @@ def _answered(
     messages: list[BaseMessage] = []
     for message in response.result:
         messages += (
-            _reply(message, names_of(request.tools), streamed)
-            if isinstance(message, AIMessage)
-            else [message]
+            _reply(message, request, streamed) if isinstance(message, AIMessage) else [message]
         )
     # A stop of an earlier run of the thread is over once the model is called again.
     is_over = request.state.get("stop_reason") == NO_PROGRESS
@@ -310,12 +308,12 @@ def _answered(
 
 
 def _reply(
-    message: AIMessage, taken: Collection[str], streamed: StreamedArguments
+    message: AIMessage, request: ModelRequest[Any], streamed: StreamedArguments
 ) -> list[BaseMessage]:
     mended, broken = readable(message, streamed=streamed.text)
     if mended is message:
         return [message]
-    legal = legal_message(mended, taken=taken)
+    legal = legal_message(mended, taken=names_of(request.tools), history=request.state["messages"])
     replies: list[BaseMessage] = [legal]
     for found in broken:
         call = legal.tool_calls[found.place]

@@ -11,7 +11,7 @@ from registry.evaluation.comparison import (
     flat_comparison,
     outcome_of,
 )
-from registry.evaluation.floors import Missed, is_ceiling, missed_floors, unknown_metrics
+from registry.evaluation.floors import Missed, is_ceiling, is_share, missed_floors, unknown_metrics
 from registry.evaluation.report import Evaluation, summarise
 from registry.evaluation.results import EvaluationQuestion, QuestionResult, judged
 
@@ -30,6 +30,7 @@ __all__ = [
     "evaluate",
     "flat_comparison",
     "is_ceiling",
+    "is_share",
     "judged",
     "missed_floors",
     "outcome_of",

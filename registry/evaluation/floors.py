@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from registry.text import nearest_names
 
-__all__ = ["Missed", "is_ceiling", "missed_floors", "unknown_metrics"]
+__all__ = ["Missed", "is_ceiling", "is_share", "missed_floors", "unknown_metrics"]
 
 _LESS_IS_BETTER = ("latency_", "tokens_", "labels_unknown")
+_SHARES = ("recall@", "ndcg@", "completeness@", "mrr", "kept_share", "rejected_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,11 @@ class Missed:
 def is_ceiling(metric: str) -> bool:
     """Return whether less of a metric is better, so that its limit is a maximum."""
     return metric.startswith(_LESS_IS_BETTER)
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a metric goes from 0 to 1."""
+    return metric.startswith((*_SHARES, "tokens_offered_share", "threshold"))
 
 
 def missed_floors(metrics: Mapping[str, float | None], floors: Mapping[str, float]) -> list[Missed]:

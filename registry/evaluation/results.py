@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
+from registry.errors import ConfigurationError
 from registry.evaluation.metrics import ranks_of
 
 __all__ = ["EvaluationQuestion", "Found", "QuestionResult", "judged"]
@@ -22,6 +23,9 @@ class EvaluationQuestion:
             fits.
         lang: Language, for figures by language; empty where not known.
         split: Part of the set, for figures by part; empty where there is none.
+
+    Raises:
+        ConfigurationError: `groups`, or one of them, is a text and no tuple, or holds no names.
     """
 
     id: str
@@ -29,6 +33,26 @@ class EvaluationQuestion:
     groups: tuple[tuple[str, ...], ...]
     lang: str = ""
     split: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("id", "text"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ConfigurationError(f"{name} of a question is {value!r}; it must be a text")
+        if not _is_groups(self.groups):
+            raise ConfigurationError(
+                f"groups of question {self.id!r} is {self.groups!r}; give a group of names for "
+                "each right answer, for example (('get_weather',),)"
+            )
+
+
+def _is_groups(given: Any) -> bool:
+    """Return whether these are groups of names; a text is a sequence too, of single letters."""
+    return isinstance(given, (list, tuple)) and all(
+        isinstance(group, (list, tuple, set, frozenset))
+        and group
+        and all(isinstance(name, str) for name in cast("tuple[Any, ...]", group))
+        for group in cast("tuple[Any, ...]", given)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

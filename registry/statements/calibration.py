@@ -30,14 +30,14 @@ from sqlalchemy.dialects.postgresql import insert
 from registry.learning import SHRINK, WEIGHT, LearningSettings
 from registry.relevance import Calibration
 from registry.statements._rows import Rows
-from registry.statements.learning import CountedCalls, recorded_calls, text_vector, times
+from registry.statements.calls import CountedCalls, recorded_calls
+from registry.statements.lessons import text_vector, times
 from registry.tables import (
     tool_anchor,
     tool_calibration,
     tool_corpus,
     tool_embedding,
     tool_learning,
-    tool_registry,
     tool_selection,
 )
 
@@ -52,8 +52,6 @@ __all__ = [
     "stored_scale",
 ]
 
-_NEWEST_CALLS = 5_000  # among which the sample is taken
-
 
 def calibration_state(namespace: str, model_id: int) -> Rows:
     """(tools, calibrated, moved): tools counted by the last larger sync, and when calibrated.
@@ -67,6 +65,7 @@ def calibration_state(namespace: str, model_id: int) -> Rows:
             tool_learning.c.namespace == namespace,
             tool_learning.c.embedding_model_id == model_id,
             tool_learning.c.learned_at > tool_calibration.c.calibrated_at,
+            tool_learning.c.version > 0,
         )
         .correlate(tool_calibration)
         .exists()
@@ -178,9 +177,8 @@ def forget_anchors(model_id: int, *, from_place: int) -> Delete:
 
 
 def sampled_calls(calls: CountedCalls, *, limit: int, with_text: bool) -> Rows:
-    """(selection_id, session, text, vector, filtered, since): one question a session.
+    """(selection_id, session, text, vector, filtered): one question a session, an even sample.
 
-    Of the newest calls, so that the work is bounded: `since` is the time of the oldest of them.
     `filtered` says that a tool had to reach a threshold to be offered.
 
     Args:
@@ -188,41 +186,38 @@ def sampled_calls(calls: CountedCalls, *, limit: int, with_text: bool) -> Rows:
         limit: Most questions.
         with_text: Leave out questions of which the text is not known.
     """
-    newest = (
-        recorded_calls(calls, with_vectors=True)
-        .add_columns(
-            and_(tool_selection.c.threshold > 0, tool_selection.c.strategy != "all").label(
-                "filtered"
-            )
-        )
-        .where(tool_registry.c.is_active)
-        .order_by(
-            tool_selection.c.created_at.desc(), tool_selection.c.id, tool_registry.c.tool_name
-        )
-        .limit(_NEWEST_CALLS)
+    call = recorded_calls(calls)
+    at_random = func.md5(cast(call.c.selection_id, Text))
+    turn = func.row_number().over(
+        partition_by=call.c.session.collate("C"),
+        order_by=[at_random, call.c.selection_id, call.c.tool_id],
     )
+    called = select(
+        call.c.selection_id, call.c.session, at_random.label("place"), turn.label("turn")
+    ).where(call.c.is_active)
+    s = tool_selection.c
     if with_text:
-        newest = newest.where(func.length(func.trim(tool_selection.c.query_snippet)) > 0)
-    n = newest.cte("newest").prefix_with("MATERIALIZED").c
-    at_random = func.md5(cast(n.selection_id, Text))
-    chosen = select(
-        n.selection_id,
-        n.session,
-        n.query_snippet.label("text"),
-        cast(_of_length_1(n.vector), Text).label("vector"),
-        n.filtered,
-        func.min(n.created_at).over().label("since"),
-        at_random.label("place"),
-        func.row_number()
-        .over(partition_by=n.session, order_by=[at_random, n.selection_id, n.tool_id])
-        .label("turn"),
-    ).subquery("chosen")
-    c = chosen.c
-    return (
-        select(c.selection_id, c.session, c.text, c.vector, c.filtered, c.since)
+        called = called.join(tool_selection, s.id == call.c.selection_id).where(
+            func.length(func.trim(s.query_snippet)) > 0
+        )
+    c = called.subquery("called").c
+    asked = (
+        select(c.selection_id, c.session, c.place)
         .where(c.turn == 1)
         .order_by(c.place, c.selection_id)
         .limit(limit)
+        .subquery("asked")
+    )
+    return (
+        select(
+            asked.c.selection_id,
+            asked.c.session,
+            s.query_snippet.label("text"),
+            cast(_of_length_1(s.query_vector), Text).label("vector"),
+            and_(s.threshold > 0, s.strategy != "all").label("filtered"),
+        )
+        .join(tool_selection, s.id == asked.c.selection_id)
+        .order_by(asked.c.place, asked.c.selection_id)
     )
 
 
@@ -240,14 +235,15 @@ def left_out(
     tool was called for this very question.
 
     Args:
-        calls: Those that count, since the oldest that was sampled.
+        calls: Those that count.
         asked: Selections with their sessions.
         neutral: What was taken off every question when the tools learnt, in pgvector's text form.
         learned_until: Time of the newest question that the tools learnt from.
     """
+    call = recorded_calls(calls, with_vectors=True)
     found = (
-        recorded_calls(calls, with_vectors=True)
-        .where(tool_registry.c.is_active)
+        select(call)
+        .where(call.c.is_active, call.c.session.in_({session for _, session in asked}))
         .cte("found")
         .prefix_with("MATERIALIZED")
     )
@@ -261,7 +257,6 @@ def left_out(
             .filter(f.created_at <= literal(learned_until, DateTime(timezone=True)))
             .label("vector"),
         )
-        .where(f.session.in_({session for _, session in asked}))
         .group_by(f.session, f.tool_id, f.tool_name)
         .subquery("vote")
     )

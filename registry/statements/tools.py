@@ -129,11 +129,11 @@ def tool_names(namespace: str) -> Rows:
     )
 
 
-def active_states(namespace: str, names: Iterable[str]) -> Rows:
-    """(tool_name, is_active) of those names that are registered."""
+def active_states() -> Rows:
+    """(tool_name, is_active) of those `names` that are registered in `namespace`; binds both."""
     return select(tool_registry.c.tool_name, tool_registry.c.is_active).where(
-        tool_registry.c.namespace == namespace,
-        tool_registry.c.tool_name == func.any(bindparam("names", list(names), ARRAY(Text))),
+        tool_registry.c.namespace == bindparam("namespace", type_=Text),
+        tool_registry.c.tool_name == func.any(bindparam("names", type_=ARRAY(Text))),
     )
 
 

@@ -22,9 +22,10 @@ from sqlalchemy import (
 )
 
 from registry.lexical import K1, LENGTH_SHARE, MAX_POSTINGS
+from registry.statements._rows import Rows
 from registry.tables import tool_corpus, tool_term, tool_term_count
 
-__all__ = ["word_scores"]
+__all__ = ["term_weights", "word_scores"]
 
 
 def word_scores(parts: int) -> tuple[CTE, ColumnElement[float]]:
@@ -63,6 +64,20 @@ def word_scores(parts: int) -> tuple[CTE, ColumnElement[float]]:
     )
     possible = select(func.coalesce(func.sum(asked.c.rarity), 0)).scalar_subquery()
     return scored, possible
+
+
+def term_weights() -> Rows:
+    """(term, mask, most, floor, per_word) of the question's terms that a search reads.
+
+    For what has no rows of its own, since it is switched off; see `lexical.word_score`. Binds as
+    `word_scores` does.
+    """
+    asked = _asked()
+    return (
+        select(asked.c.term, asked.c.mask, asked.c.most, asked.c.floor, asked.c.per_word)
+        .where(asked.c.is_read)
+        .order_by(asked.c.term)
+    )
 
 
 def _asked() -> CTE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from registry.anchors import ANCHORS
 from registry.embedding import vector_literal
 from registry.errors import EmbeddingError, RegistryBusyError, RegistryError
 from registry.fusion import CANDIDATES, Floats
+from registry.learning import LEARNING_TIMEOUT_S
 from registry.relevance import (
     LEAST_CALLS,
     Calibration,
@@ -28,7 +29,7 @@ from registry.relevance import (
 from registry.statements import AnyRow, DriverStatement
 from registry.statements import calibration as calibration_statements
 from registry.statements import learning as learning_statements
-from registry.statements.learning import CountedCalls
+from registry.statements.calls import CountedCalls
 from registry.store import _runtime
 from registry.store._runtime import Connection
 from registry.store.categories import Categories
@@ -243,6 +244,7 @@ class Calibrating(Categories):
         counted = CountedCalls(
             namespace=self.namespace, model_id=model.id, dimensions=model.dimensions
         )
+        self._allow_time(connection)
         asked = (
             connection.execute(
                 calibration_statements.sampled_calls(
@@ -261,7 +263,7 @@ class Calibrating(Categories):
         rows = (
             connection.execute(
                 calibration_statements.left_out(
-                    replace(counted, since=asked[0].since),
+                    counted,
                     [(row.selection_id, row.session) for row in asked],
                     neutral=_literal(neutral * traffic),
                     learned_until=None if state is None else state.recorded_until,
@@ -279,6 +281,11 @@ class Calibrating(Categories):
             ],
             traffic=traffic,
         )
+
+    def _allow_time(self, connection: Connection) -> None:
+        """Let statements of this transaction that go through all records take their time."""
+        limit_s = max(LEARNING_TIMEOUT_S, self.settings.statement_timeout_s)
+        connection.execute(statements.set_statement_timeout(limit_s))
 
     def _evidences_of(
         self, connection: Connection, model: _Model, asked: Sequence[_Asked]

@@ -83,7 +83,7 @@ class Connections(RegistryBase):
     def close(self) -> None:
         """Close every connection, the usage log's too; the registry cannot be used afterwards."""
         self._closed = True
-        for close in self._closers:
+        for close in self.closers:
             close()
         if (log := UsageLog.existing(self)) is not None:
             log.close()

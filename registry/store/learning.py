@@ -10,7 +10,6 @@ from datetime import datetime
 from registry import statements
 from registry.base import Lease, Work
 from registry.learning import (
-    LEARNING_TIMEOUT_S,
     GateVerdict,
     LearnedQuestion,
     LearningExplanation,
@@ -25,7 +24,9 @@ from registry.learning import (
 )
 from registry.statements import AnyRow
 from registry.statements import learning as learning_statements
-from registry.statements.learning import CountedCalls, Lesson
+from registry.statements import replay as replay_statements
+from registry.statements.calls import CountedCalls, counted_calls
+from registry.statements.lessons import Lesson
 from registry.store._runtime import Connection
 from registry.store.calibrating import Calibrating
 from registry.types import ProgressCallback, SyncProgress
@@ -33,6 +34,10 @@ from registry.types import ProgressCallback, SyncProgress
 __all__ = ["Learning"]
 
 _STEPS = 3  # counting, replaying, changing
+_NO_MOVES = (
+    "no tool was called with success in {min_sessions} sessions or more, so there is nothing to "
+    "learn yet"
+)
 _UNDONE = "what was learnt was undone, or the embedding model changed, while this ran"
 
 
@@ -67,17 +72,18 @@ class Learning(Calibrating):
         """Move tools towards the questions they were called for with success, if that is better.
 
         All recorded calls of this namespace that have a question's vector of the serving
-        embedding model count, each session once a tool. The result is first replayed on the
-        questions of a fifth of the sessions, made without them; it is searched only when it is
-        not worse than the tools' texts alone, nor than what was learnt before. One transaction
-        makes the change, so a run that is broken off changes nothing. Without new calls there is
-        nothing to do. Afterwards relevance is measured anew, unless `auto_calibrate` is off. Needs
-        no embedding model loaded, and embeds nothing.
+        embedding model count, of a session its newest, and each session once a tool. The result is
+        first replayed on the questions of a fifth of the sessions, made without them; it is
+        searched only when it is not worse than the tools' texts alone, nor than what was learnt
+        before. One transaction makes the change, so a run that is broken off changes nothing.
+        Without new calls there is nothing to do. Afterwards relevance is measured anew, unless
+        `auto_calibrate` is off. Needs no embedding model loaded, and embeds nothing.
 
         Args:
             dry_run: Replay and report, change nothing.
             force: Promote whatever the replay says, also without new calls.
-            settings: Smallest number of sessions, most calls, how much of the traffic is neutral.
+            settings: Smallest number of sessions, most calls of all and of a session, how much of
+                the traffic is neutral.
             on_progress: Called after each of the three steps.
 
         Raises:
@@ -135,11 +141,12 @@ class Learning(Calibrating):
         self._check_schema()
         with self._connection() as connection:
             self._get(connection, tool_name)
+            self._allow_time(connection)
             model = (connection.execute(statements.active_model())).one_or_none()
             tool = state = None
             rows: list[AnyRow] = []
             if model is not None:
-                calls = self._counted(model)
+                calls = self._counted(model, LearningSettings())
                 tool = (
                     connection.execute(
                         learning_statements.state_of_tool(self.namespace, model.id, tool_name)
@@ -186,6 +193,8 @@ class Learning(Calibrating):
             if lease is None or reason:
                 rows = (connection.execute(learning_statements.moves(candidate.lesson))).all()
                 done(3)
+                if not rows:
+                    reason = reason or _nothing(candidate.lesson)
                 return replace(report, reason=reason, moves=_moves(rows))
         with self._connection() as connection:
             self._allow_time(connection)
@@ -198,22 +207,13 @@ class Learning(Calibrating):
         self, connection: Connection, model: AnyRow, settings: LearningSettings, *, force: bool
     ) -> tuple[LearningReport, _Candidate | None, Lesson | None]:
         """Return what there is to learn from, None without anything new, and the state before."""
-        calls = self._counted(model)
+        calls = self._counted(model, settings)
         state = self._learning_state(connection, model)
         before = None if state is None else state.recorded_until
-        counted = (
-            connection.execute(
-                learning_statements.counted_calls(
-                    calls, max_calls=settings.max_calls, previous_until=before
-                )
-            )
-        ).one()
-
-        def neutral(used: int) -> float:
-            if settings.neutral is not None:
-                return float(settings.neutral)
-            return neutral_share(used, counted.active - used)
-
+        counted = (connection.execute(counted_calls(calls))).one()
+        neutral = settings.neutral
+        if neutral is None:
+            neutral = neutral_share(counted.used, counted.active - counted.used)
         report = LearningReport(
             version=0 if state is None else state.version,
             embedding_model=str(statements.model_of_row(model)[1]),
@@ -221,9 +221,10 @@ class Learning(Calibrating):
             sessions=counted.sessions,
             anonymous_calls=counted.anonymous,
             left_out=counted.left_out,
+            over_session=counted.over_session,
             used_tools=counted.used,
             active_tools=counted.active,
-            neutral=neutral(counted.used),
+            neutral=float(neutral),
         )
         fingerprint = (
             f"{counted.calls}/{counted.fingerprint}/{report.neutral:.4f}/{settings.min_sessions}"
@@ -237,9 +238,8 @@ class Learning(Calibrating):
         if state is not None and state.fingerprint == fingerprint and not force:
             reason = "no call was recorded since the registry last learnt"
             return replace(report, reason=reason), None, None
-        since = counted.since if counted.left_out else None
         lesson = Lesson(
-            calls=replace(calls, since=since, until=counted.until),
+            calls=replace(calls, until=counted.until),
             min_sessions=settings.min_sessions,
             neutral=report.neutral,
         )
@@ -249,13 +249,10 @@ class Learning(Calibrating):
             fingerprint=fingerprint,
             until=counted.until,
         )
-        if before is None:
+        if state is None or before is None:
             return report, candidate, None
-        previous = replace(
-            lesson,
-            calls=replace(lesson.calls, until=before),
-            neutral=neutral(counted.used_previous),
-        )
+        # As it was made then, from the window as it was then.
+        previous = replace(lesson, calls=replace(calls, until=before), neutral=state.neutral)
         return report, candidate, previous
 
     def _replay(
@@ -266,8 +263,8 @@ class Learning(Calibrating):
         previous: Lesson | None,
     ) -> tuple[GateVerdict, ...]:
         """Ask the held-back questions, of the texts alone and of what was learnt before."""
-        connection.execute(learning_statements.set_learning_memory())
-        statement = learning_statements.replayed(
+        connection.execute(replay_statements.set_learning_memory())
+        statement = replay_statements.replayed(
             candidate.lesson, previous, limit=replays(report.active_tools)
         )
         return _verdicts((connection.execute(statement)).all())
@@ -294,22 +291,29 @@ class Learning(Calibrating):
             "gate": [asdict(verdict) for verdict in report.gate],
         }
         version = connection.scalar(
-            learning_statements.write_learning(self.namespace, model.id, values)
+            learning_statements.write_learning(self.namespace, model.id, values, moved=bool(rows))
         )
-        return replace(report, promoted=True, version=version, moves=_moves(rows))
-
-    def _allow_time(self, connection: Connection) -> None:
-        limit_s = max(LEARNING_TIMEOUT_S, self.settings.statement_timeout_s)
-        connection.execute(statements.set_statement_timeout(limit_s))
+        report = replace(report, version=version, moves=_moves(rows))
+        if not rows:
+            return replace(report, reason=_nothing(candidate.lesson))
+        return replace(report, promoted=True)
 
     def _learning_state(self, connection: Connection, model: AnyRow) -> AnyRow | None:
         statement = learning_statements.learning_state(self.namespace, model.id)
         return (connection.execute(statement)).one_or_none()
 
-    def _counted(self, model: AnyRow) -> CountedCalls:
+    def _counted(self, model: AnyRow, settings: LearningSettings) -> CountedCalls:
         return CountedCalls(
-            namespace=self.namespace, model_id=model.id, dimensions=model.dimensions
+            namespace=self.namespace,
+            model_id=model.id,
+            dimensions=model.dimensions,
+            per_session=settings.calls_per_session,
+            newest=settings.max_calls,
         )
+
+
+def _nothing(lesson: Lesson) -> str:
+    return _NO_MOVES.format(min_sessions=lesson.min_sessions)
 
 
 def _verdicts(rows: Sequence[AnyRow]) -> tuple[GateVerdict, ...]:

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from registry import statements
 from registry.base import COUNTED
-from registry.errors import EmbeddingUnavailableError
+from registry.errors import EmbeddingError, EmbeddingUnavailableError
+from registry.lexical import tool_terms, word_score
 from registry.ranking import Candidates
+from registry.statements import DriverStatement
+from registry.statements.words import term_weights
 from registry.store import _runtime
 from registry.store._runtime import Connection
 from registry.store.sets import EmbeddingSets
+from registry.types import ToolSpec
 
 __all__ = ["Searching"]
 
@@ -42,7 +47,7 @@ class Searching(EmbeddingSets):
             explained: Name of a tool that is to be among them.
             words_suffice: Whether to go on where the embedding model does not answer.
         """
-        vectors = self._question_vectors(parts, words_suffice=words_suffice)
+        vectors, reason = self._question_vectors(parts, words_suffice=words_suffice)
         parameters = {
             **self._search_parameters(parts, vectors, k),
             "counted": counted,
@@ -59,21 +64,50 @@ class Searching(EmbeddingSets):
             found = self._read(partial(ask, on_replica=False))
         assert found is not None
         self._calibration = found.calibration
-        return found
+        return replace(found, words_alone_reason=reason)
 
-    def _question_vectors(self, parts: Sequence[str], *, words_suffice: bool) -> Sequence[str]:
-        """Return the vectors of a question and its clauses; none where words have to do alone.
+    def _with_words_of(self, spec: ToolSpec, found: Candidates, parts: Sequence[str]) -> Candidates:
+        """Return the candidates with the words of one that is switched off: it has no rows."""
+        if self.settings.word_weight == 0:
+            return found
+        statement = DriverStatement.of(term_weights())
+        parameters = self._search_parameters(parts, (), 1)
+
+        def ask(connection: Connection) -> list[dict[str, Any]]:
+            return _runtime.fetch(connection, statement, parameters)
+
+        weights, terms = self._read(ask), tool_terms(spec)
+        scores = {
+            f"words_{part}": word_score(terms, weights, part=part) for part in range(len(parts))
+        }
+        rows = [
+            {**row, **scores} if row["tool_name"] == spec.tool_name else row for row in found.rows
+        ]
+        return replace(found, rows=rows)
+
+    def _question_vectors(
+        self, parts: Sequence[str], *, words_suffice: bool
+    ) -> tuple[Sequence[str], str]:
+        """Return the vectors of a question and its clauses; none, and why, where words must do.
 
         The model's client has tried again already, as often as it is set to.
         """
         try:
-            return self._embedder.embed_queries(parts)
+            timeout_s = self.settings.embed_timeout_s
+            return self._embedder.embed_queries(parts, timeout_s=timeout_s), ""
         except EmbeddingUnavailableError as error:
             allowed = self.settings.search_by_words_alone and self.settings.word_weight > 0
             if not (words_suffice and allowed):
                 raise
-            _log.warning("searched_by_words_alone", extra={"reason": str(error)})
-            return ()
+            # Said once, not with each search until the model answers again; an answer that is
+            # none is a fault in the set-up, which no other try mends.
+            level = (
+                logging.ERROR if isinstance(error.__cause__, EmbeddingError) else logging.WARNING
+            )
+            is_news = self._embedder.begins_outage()
+            extra = {"reason": str(error)}
+            _log.log(level if is_news else logging.DEBUG, "searched_by_words_alone", extra=extra)
+            return (), str(error)
 
     def _asked(
         self,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Unpack
+from typing import Any, Unpack
 
 from registry import statements
 from registry.base import Work
@@ -20,6 +20,7 @@ from registry.changes import (
 )
 from registry.errors import ToolNotFoundError, VersionConflictError
 from registry.migrate import read_revision
+from registry.statements import DriverStatement
 from registry.store import _runtime
 from registry.store._runtime import Connection
 from registry.store.writing import Writing
@@ -35,6 +36,8 @@ from registry.validation import (
 )
 
 __all__ = ["Tools"]
+
+_ACTIVE_STATES = DriverStatement.of(statements.active_states())
 
 
 class Tools(Writing):
@@ -65,9 +68,18 @@ class Tools(Writing):
         """Return whether tools are active; names that are not registered are absent."""
         self._check_schema()
         legal = [name for name in names if is_legal_name(name)]
-        with self._connection() as connection:
-            rows = (connection.execute(statements.active_states(self.namespace, legal))).all()
-        return {row.tool_name: row.is_active for row in rows}
+        if not legal:
+            return {}
+
+        def ask(connection: Connection) -> list[list[dict[str, Any]]]:
+            return _runtime.fetch_all(
+                connection,
+                (self._driver_timeout, _ACTIVE_STATES),
+                {"namespace": self.namespace, "names": legal},
+            )
+
+        _, rows = self._read(ask)
+        return {row["tool_name"]: row["is_active"] for row in rows}
 
     def update_tool(
         self,

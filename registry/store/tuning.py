@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from registry.errors import InvalidQueryError
 from registry.evaluation import EvaluationQuestion
+from registry.evaluation.asking import check_question_list
 from registry.store.searching import Searching
 from registry.strategy import StrategyLimits, choose
 from registry.tuning import (
@@ -44,12 +45,13 @@ class Tuning(Searching):
             on_progress: Called with the number of questions asked, and how many there are.
 
         Raises:
-            ConfigurationError: Fewer than 40 questions are left.
+            ConfigurationError: Fewer than 40 questions are left, or that is no list of questions.
             InvalidQueryError: k is out of range, or a question cannot be asked.
             EmbeddingError: A question could not be embedded.
             RegistryUnavailableError: The database does not answer.
         """
         self._check_search(k, None)
+        check_question_list(questions)
         if len({question.id for question in questions}) < len(questions):
             raise InvalidQueryError("Two questions have one id; give each its own.")
         self.open()
@@ -77,7 +79,7 @@ class Tuning(Searching):
     def _asked_question(self, question: EvaluationQuestion, k: int) -> AskedQuestion:
         parts = self._parts(question.text)
         rows = (self._candidates(parts, k)).rows
-        routed = self._router[1].route(question.text)
+        routed = self._router[1].route(parts[0])
         plan = choose("hybrid", active_tools=len(rows), routed=routed, limits=StrategyLimits())
         bonus_of = {category: plan.bonus_of(category) for category in plan.categories}
         return asked_question(question, rows, len(parts), bonus_of=bonus_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from registry.anchors import ANCHORS
 from registry.embedding import vector_literal
 from registry.errors import EmbeddingError, RegistryBusyError, RegistryError
 from registry.fusion import CANDIDATES, Floats
+from registry.learning import LEARNING_TIMEOUT_S
 from registry.relevance import (
     LEAST_CALLS,
     Calibration,
@@ -27,7 +28,7 @@ from registry.relevance import (
 from registry.statements import AnyRow, DriverStatement
 from registry.statements import calibration as calibration_statements
 from registry.statements import learning as learning_statements
-from registry.statements.learning import CountedCalls
+from registry.statements.calls import CountedCalls
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.categories import AsyncCategories
@@ -246,6 +247,7 @@ class AsyncCalibrating(AsyncCategories):
         counted = CountedCalls(
             namespace=self.namespace, model_id=model.id, dimensions=model.dimensions
         )
+        await self._allow_time(connection)
         asked = (
             await connection.execute(
                 calibration_statements.sampled_calls(
@@ -264,7 +266,7 @@ class AsyncCalibrating(AsyncCategories):
         rows = (
             await connection.execute(
                 calibration_statements.left_out(
-                    replace(counted, since=asked[0].since),
+                    counted,
                     [(row.selection_id, row.session) for row in asked],
                     neutral=_literal(neutral * traffic),
                     learned_until=None if state is None else state.recorded_until,
@@ -282,6 +284,11 @@ class AsyncCalibrating(AsyncCategories):
             ],
             traffic=traffic,
         )
+
+    async def _allow_time(self, connection: AsyncConnection) -> None:
+        """Let statements of this transaction that go through all records take their time."""
+        limit_s = max(LEARNING_TIMEOUT_S, self.settings.statement_timeout_s)
+        await connection.execute(statements.set_statement_timeout(limit_s))
 
     async def _evidences_of(
         self, connection: AsyncConnection, model: _Model, asked: Sequence[_Asked]

@@ -82,7 +82,7 @@ class AsyncConnections(RegistryBase):
     async def close(self) -> None:
         """Close every connection, the usage log's too; the registry cannot be used afterwards."""
         self._closed = True
-        for close in self._closers:
+        for close in self.closers:
             await close()
         if (log := UsageLog.existing(self)) is not None:
             await log.aclose()

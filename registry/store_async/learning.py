@@ -9,7 +9,6 @@ from datetime import datetime
 from registry import statements
 from registry.base import Lease, Work
 from registry.learning import (
-    LEARNING_TIMEOUT_S,
     GateVerdict,
     LearnedQuestion,
     LearningExplanation,
@@ -24,7 +23,9 @@ from registry.learning import (
 )
 from registry.statements import AnyRow
 from registry.statements import learning as learning_statements
-from registry.statements.learning import CountedCalls, Lesson
+from registry.statements import replay as replay_statements
+from registry.statements.calls import CountedCalls, counted_calls
+from registry.statements.lessons import Lesson
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.calibrating import AsyncCalibrating
 from registry.types import ProgressCallback, SyncProgress
@@ -32,6 +33,10 @@ from registry.types import ProgressCallback, SyncProgress
 __all__ = ["AsyncLearning"]
 
 _STEPS = 3  # counting, replaying, changing
+_NO_MOVES = (
+    "no tool was called with success in {min_sessions} sessions or more, so there is nothing to "
+    "learn yet"
+)
 _UNDONE = "what was learnt was undone, or the embedding model changed, while this ran"
 
 
@@ -66,17 +71,18 @@ class AsyncLearning(AsyncCalibrating):
         """Move tools towards the questions they were called for with success, if that is better.
 
         All recorded calls of this namespace that have a question's vector of the serving
-        embedding model count, each session once a tool. The result is first replayed on the
-        questions of a fifth of the sessions, made without them; it is searched only when it is
-        not worse than the tools' texts alone, nor than what was learnt before. One transaction
-        makes the change, so a run that is broken off changes nothing. Without new calls there is
-        nothing to do. Afterwards relevance is measured anew, unless `auto_calibrate` is off. Needs
-        no embedding model loaded, and embeds nothing.
+        embedding model count, of a session its newest, and each session once a tool. The result is
+        first replayed on the questions of a fifth of the sessions, made without them; it is
+        searched only when it is not worse than the tools' texts alone, nor than what was learnt
+        before. One transaction makes the change, so a run that is broken off changes nothing.
+        Without new calls there is nothing to do. Afterwards relevance is measured anew, unless
+        `auto_calibrate` is off. Needs no embedding model loaded, and embeds nothing.
 
         Args:
             dry_run: Replay and report, change nothing.
             force: Promote whatever the replay says, also without new calls.
-            settings: Smallest number of sessions, most calls, how much of the traffic is neutral.
+            settings: Smallest number of sessions, most calls of all and of a session, how much of
+                the traffic is neutral.
             on_progress: Called after each of the three steps.
 
         Raises:
@@ -136,11 +142,12 @@ class AsyncLearning(AsyncCalibrating):
         await self._check_schema()
         async with self._connection() as connection:
             await self._get(connection, tool_name)
+            await self._allow_time(connection)
             model = (await connection.execute(statements.active_model())).one_or_none()
             tool = state = None
             rows: list[AnyRow] = []
             if model is not None:
-                calls = self._counted(model)
+                calls = self._counted(model, LearningSettings())
                 tool = (
                     await connection.execute(
                         learning_statements.state_of_tool(self.namespace, model.id, tool_name)
@@ -189,6 +196,8 @@ class AsyncLearning(AsyncCalibrating):
             if lease is None or reason:
                 rows = (await connection.execute(learning_statements.moves(candidate.lesson))).all()
                 done(3)
+                if not rows:
+                    reason = reason or _nothing(candidate.lesson)
                 return replace(report, reason=reason, moves=_moves(rows))
         async with self._connection() as connection:
             await self._allow_time(connection)
@@ -201,22 +210,13 @@ class AsyncLearning(AsyncCalibrating):
         self, connection: AsyncConnection, model: AnyRow, settings: LearningSettings, *, force: bool
     ) -> tuple[LearningReport, _Candidate | None, Lesson | None]:
         """Return what there is to learn from, None without anything new, and the state before."""
-        calls = self._counted(model)
+        calls = self._counted(model, settings)
         state = await self._learning_state(connection, model)
         before = None if state is None else state.recorded_until
-        counted = (
-            await connection.execute(
-                learning_statements.counted_calls(
-                    calls, max_calls=settings.max_calls, previous_until=before
-                )
-            )
-        ).one()
-
-        def neutral(used: int) -> float:
-            if settings.neutral is not None:
-                return float(settings.neutral)
-            return neutral_share(used, counted.active - used)
-
+        counted = (await connection.execute(counted_calls(calls))).one()
+        neutral = settings.neutral
+        if neutral is None:
+            neutral = neutral_share(counted.used, counted.active - counted.used)
         report = LearningReport(
             version=0 if state is None else state.version,
             embedding_model=str(statements.model_of_row(model)[1]),
@@ -224,9 +224,10 @@ class AsyncLearning(AsyncCalibrating):
             sessions=counted.sessions,
             anonymous_calls=counted.anonymous,
             left_out=counted.left_out,
+            over_session=counted.over_session,
             used_tools=counted.used,
             active_tools=counted.active,
-            neutral=neutral(counted.used),
+            neutral=float(neutral),
         )
         fingerprint = (
             f"{counted.calls}/{counted.fingerprint}/{report.neutral:.4f}/{settings.min_sessions}"
@@ -240,9 +241,8 @@ class AsyncLearning(AsyncCalibrating):
         if state is not None and state.fingerprint == fingerprint and not force:
             reason = "no call was recorded since the registry last learnt"
             return replace(report, reason=reason), None, None
-        since = counted.since if counted.left_out else None
         lesson = Lesson(
-            calls=replace(calls, since=since, until=counted.until),
+            calls=replace(calls, until=counted.until),
             min_sessions=settings.min_sessions,
             neutral=report.neutral,
         )
@@ -252,13 +252,10 @@ class AsyncLearning(AsyncCalibrating):
             fingerprint=fingerprint,
             until=counted.until,
         )
-        if before is None:
+        if state is None or before is None:
             return report, candidate, None
-        previous = replace(
-            lesson,
-            calls=replace(lesson.calls, until=before),
-            neutral=neutral(counted.used_previous),
-        )
+        # As it was made then, from the window as it was then.
+        previous = replace(lesson, calls=replace(calls, until=before), neutral=state.neutral)
         return report, candidate, previous
 
     async def _replay(
@@ -269,8 +266,8 @@ class AsyncLearning(AsyncCalibrating):
         previous: Lesson | None,
     ) -> tuple[GateVerdict, ...]:
         """Ask the held-back questions, of the texts alone and of what was learnt before."""
-        await connection.execute(learning_statements.set_learning_memory())
-        statement = learning_statements.replayed(
+        await connection.execute(replay_statements.set_learning_memory())
+        statement = replay_statements.replayed(
             candidate.lesson, previous, limit=replays(report.active_tools)
         )
         return _verdicts((await connection.execute(statement)).all())
@@ -297,22 +294,29 @@ class AsyncLearning(AsyncCalibrating):
             "gate": [asdict(verdict) for verdict in report.gate],
         }
         version = await connection.scalar(
-            learning_statements.write_learning(self.namespace, model.id, values)
+            learning_statements.write_learning(self.namespace, model.id, values, moved=bool(rows))
         )
-        return replace(report, promoted=True, version=version, moves=_moves(rows))
-
-    async def _allow_time(self, connection: AsyncConnection) -> None:
-        limit_s = max(LEARNING_TIMEOUT_S, self.settings.statement_timeout_s)
-        await connection.execute(statements.set_statement_timeout(limit_s))
+        report = replace(report, version=version, moves=_moves(rows))
+        if not rows:
+            return replace(report, reason=_nothing(candidate.lesson))
+        return replace(report, promoted=True)
 
     async def _learning_state(self, connection: AsyncConnection, model: AnyRow) -> AnyRow | None:
         statement = learning_statements.learning_state(self.namespace, model.id)
         return (await connection.execute(statement)).one_or_none()
 
-    def _counted(self, model: AnyRow) -> CountedCalls:
+    def _counted(self, model: AnyRow, settings: LearningSettings) -> CountedCalls:
         return CountedCalls(
-            namespace=self.namespace, model_id=model.id, dimensions=model.dimensions
+            namespace=self.namespace,
+            model_id=model.id,
+            dimensions=model.dimensions,
+            per_session=settings.calls_per_session,
+            newest=settings.max_calls,
         )
+
+
+def _nothing(lesson: Lesson) -> str:
+    return _NO_MOVES.format(min_sessions=lesson.min_sessions)
 
 
 def _verdicts(rows: Sequence[AnyRow]) -> tuple[GateVerdict, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from registry import statements
 from registry.base import MAX_K, Work
 from registry.embedding import Embedder
-from registry.errors import ConfigurationError
+from registry.errors import ConfigurationError, InvalidQueryError
 from registry.explanation import explanation
 from registry.ranking import Candidates
 from registry.reranking import document_of, reranked
@@ -85,19 +85,21 @@ class AsyncToolRegistry(AsyncScheduling):
         """Return the active tools that fit a question best, by meaning and by words, best first.
 
         Args:
-            query: The question, in any language the embedding model knows.
+            query: The question, in any language the embedding model knows. Of more than 8,000
+                characters the first and last 4,000 are searched; the log says so.
             k: Most hits, 1 to 1,000.
             threshold: Relevance that a hit must reach, 0 (all) to 1; the embedding model's own
                 when not given.
 
         Returns:
             At most k hits; fewer only when no more tools are registered or reach the threshold.
+            `select` also says whether words decided alone, since the embedding model was away.
             Equal scores are in order of distance, then name; a reranker's order goes first.
 
         Raises:
             InvalidQueryError: Empty question, k or threshold out of range.
-            EmbeddingError: The embedding model's answer is unusable, or it did not answer and
-                words may not decide alone (`search_by_words_alone`, `word_weight`).
+            EmbeddingError: The embedding model refused the question, or gave it no vector in
+                time and words may not decide alone (`search_by_words_alone`, `word_weight`).
             EmbeddingModelMismatchError: The registry's vectors were changed to another model and
                 the old ones removed since this process started.
             RegistryUnavailableError: The database does not answer.
@@ -137,8 +139,8 @@ class AsyncToolRegistry(AsyncScheduling):
         found = await self._candidates(
             parts, self._wanted(k, strategy), counted=counted, words_suffice=True
         )
-        plan = self._plan(query, found, strategy, limits)
-        return await self._selected(query, parts, found, k, threshold, plan, limits)
+        plan = self._plan(parts, found, strategy, limits)
+        return await self._selected(parts, found, k, threshold, plan, limits)
 
     async def explain(
         self,
@@ -163,27 +165,35 @@ class AsyncToolRegistry(AsyncScheduling):
             InvalidQueryError: As for `search`, and the other errors of it.
         """
         self._check_search(k, threshold)
+        if not isinstance(tool_name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidQueryError(f"tool_name is {tool_name!r}; name the tool to explain.")
         await self.open()
         record = await self.get(tool_name)
         parts = self._parts(query)
-        found = await self._candidates(parts, self._wanted(k, strategy), explained=tool_name)
+        found = await self._candidates(
+            parts, self._wanted(k, strategy), explained=tool_name, words_suffice=True
+        )
+        if not record.is_active:
+            found = await self._with_words_of(record.spec, found, parts)
         # What is offered is decided without the tool where it is no candidate by itself.
-        is_seen = [record.is_active or row["tool_name"] != tool_name for row in found.rows]
+        is_itself = record.is_active and not found.lacks_words(tool_name)
+        is_seen = [is_itself or row["tool_name"] != tool_name for row in found.rows]
         seen = replace(found, rows=[*compress(found.rows, is_seen)])
         limits = StrategyLimits()
-        plan = self._plan(query, seen, strategy, limits)
-        selection = await self._selected(query, parts, seen, k, threshold, plan, limits)
+        plan = self._plan(parts, seen, strategy, limits)
+        selection = await self._selected(parts, seen, k, threshold, plan, limits)
         own = next((row for row in found.rows if row["tool_name"] == tool_name), None)
         ranking = self._ranked(found, parts, len(found.rows), plan)
         feedback = 0.0 if own is None else own["description_distance"] - own["distance_0"]
         return explanation(
-            query,
+            parts[0],
             record,
             ranking=fallbacks_behind(plan, ranking, k=k, threshold=selection.threshold),
             selection=selection,
             k=k,
             feedback=feedback,
             has_reranker=self._reranker is not None,
+            given_chars=len(query.strip()),
         )
 
     def _wanted(self, k: int, strategy: Strategy) -> int:
@@ -194,17 +204,16 @@ class AsyncToolRegistry(AsyncScheduling):
 
     def _plan(
         self,
-        query: str,
+        parts: Sequence[str],
         found: Candidates,
         strategy: Strategy,
         limits: StrategyLimits,
     ) -> Plan:
-        routed = self._router[1].route(query)
+        routed = self._router[1].route(parts[0])
         return choose(strategy, active_tools=found.active_tools, routed=routed, limits=limits)
 
     async def _selected(
         self,
-        query: str,
         parts: Sequence[str],
         found: Candidates,
         k: int,
@@ -215,7 +224,7 @@ class AsyncToolRegistry(AsyncScheduling):
         fetched = hits_to_fetch(plan, k=k, active_tools=found.active_tools, limits=limits)
         hits = self._ranked(found, parts, self._wanted(fetched, plan.strategy), plan)
         if plan.strategy != "all":
-            hits = await self._reranked(query, hits)
+            hits = await self._reranked(parts[0], hits)
         threshold = self.threshold if threshold is None else threshold
         chosen = choose_hits(plan, fallbacks_behind(plan, hits, k=k, threshold=threshold), k=k)
         return ToolSelection(
@@ -225,6 +234,7 @@ class AsyncToolRegistry(AsyncScheduling):
             categories=plan.categories,
             threshold=threshold,
             active_tools=found.active_tools,
+            words_alone_reason=found.words_alone_reason,
         )
 
     async def _reranked(self, query: str, hits: list[ToolHit]) -> list[ToolHit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Unpack
+from typing import Any, Unpack
 
 from registry import statements
 from registry.base import Work
@@ -19,6 +19,7 @@ from registry.changes import (
 )
 from registry.errors import ToolNotFoundError, VersionConflictError
 from registry.migrate import read_revision
+from registry.statements import DriverStatement
 from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.writing import AsyncWriting
@@ -34,6 +35,8 @@ from registry.validation import (
 )
 
 __all__ = ["AsyncTools"]
+
+_ACTIVE_STATES = DriverStatement.of(statements.active_states())
 
 
 class AsyncTools(AsyncWriting):
@@ -64,9 +67,18 @@ class AsyncTools(AsyncWriting):
         """Return whether tools are active; names that are not registered are absent."""
         await self._check_schema()
         legal = [name for name in names if is_legal_name(name)]
-        async with self._connection() as connection:
-            rows = (await connection.execute(statements.active_states(self.namespace, legal))).all()
-        return {row.tool_name: row.is_active for row in rows}
+        if not legal:
+            return {}
+
+        async def ask(connection: AsyncConnection) -> list[list[dict[str, Any]]]:
+            return await _runtime.fetch_all(
+                connection,
+                (self._driver_timeout, _ACTIVE_STATES),
+                {"namespace": self.namespace, "names": legal},
+            )
+
+        _, rows = await self._read(ask)
+        return {row["tool_name"]: row["is_active"] for row in rows}
 
     async def update_tool(
         self,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from registry.errors import InvalidQueryError
 from registry.evaluation import EvaluationQuestion
+from registry.evaluation.asking import check_question_list
 from registry.store_async.searching import AsyncSearching
 from registry.strategy import StrategyLimits, choose
 from registry.tuning import (
@@ -43,12 +44,13 @@ class AsyncTuning(AsyncSearching):
             on_progress: Called with the number of questions asked, and how many there are.
 
         Raises:
-            ConfigurationError: Fewer than 40 questions are left.
+            ConfigurationError: Fewer than 40 questions are left, or that is no list of questions.
             InvalidQueryError: k is out of range, or a question cannot be asked.
             EmbeddingError: A question could not be embedded.
             RegistryUnavailableError: The database does not answer.
         """
         self._check_search(k, None)
+        check_question_list(questions)
         if len({question.id for question in questions}) < len(questions):
             raise InvalidQueryError("Two questions have one id; give each its own.")
         await self.open()
@@ -76,7 +78,7 @@ class AsyncTuning(AsyncSearching):
     async def _asked_question(self, question: EvaluationQuestion, k: int) -> AskedQuestion:
         parts = self._parts(question.text)
         rows = (await self._candidates(parts, k)).rows
-        routed = self._router[1].route(question.text)
+        routed = self._router[1].route(parts[0])
         plan = choose("hybrid", active_tools=len(rows), routed=routed, limits=StrategyLimits())
         bonus_of = {category: plan.bonus_of(category) for category in plan.categories}
         return asked_question(question, rows, len(parts), bonus_of=bonus_of)

@@ -19,7 +19,7 @@ from registry.errors import RegistryError
 from registry.learning import LearningSettings
 from registry.relevance import LEAST_CALLS, ZERO, Calibration, Scale, relevance
 from registry.statements import calibration as calibration_statements
-from registry.statements.learning import CountedCalls
+from registry.statements.calls import CountedCalls
 from registry.types import ToolSpec
 from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.support.catalogue import many_specs, spec
@@ -259,6 +259,38 @@ async def test_too_few_sessions_say_nothing_whatever_they_call(
     assert not traffic_is_known(registry.database_url)
     record(registry.database_url, nobody, embeddings)
     assert (await registry.calibrate()).calls == LEAST_CALLS, "those without any id are one more"
+
+
+@pytest.mark.parametrize("flooder", ["one", None], ids=["one session", "calls without any id"])
+async def test_one_sessions_flood_hides_no_other_session(
+    open_registry: OpenRegistry, flooder: str | None
+) -> None:
+    embeddings = HashEmbeddings(64)
+    registry = await open_registry(embeddings=embeddings)
+    tools = many_specs(30)
+    await registry.sync(tools)
+    record(registry.database_url, calls_of(tools, 60), embeddings)
+    flood = [Called(question=c.question, tool=c.tool, session=flooder) for c in calls_of(tools, 90)]
+    record(registry.database_url, flood, embeddings)
+    counted = CountedCalls(namespace="default", model_id=1, dimensions=64, per_session=5, newest=65)
+    engine = create_engine(registry.database_url)
+    with engine.connect() as connection:
+        asked = connection.execute(
+            calibration_statements.sampled_calls(counted, limit=100, with_text=True)
+        ).all()
+        votes = connection.execute(
+            calibration_statements.left_out(
+                counted,
+                [(row.selection_id, row.session) for row in asked],
+                neutral=f"[{','.join('0' * 64)}]",
+                learned_until=None,
+            )
+        ).all()
+    engine.dispose()
+    assert {row.session for row in asked} == {*(f"s{n}" for n in range(60)), flooder or ""}
+    assert len(asked) == 61
+    # One tool of each session, and of the loud one the five that it called last.
+    assert len(votes) == 60 + 5
 
 
 async def test_no_more_than_500_calls_are_asked_again(open_registry: OpenRegistry) -> None:

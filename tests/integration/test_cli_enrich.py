@@ -95,6 +95,8 @@ def test_it_estimates_asks_stores_and_is_done(
 def test_a_dry_run_asks_nobody_and_needs_neither_key_nor_consent(
     synced: Run, database_url: str
 ) -> None:
+    unpriced = synced("enrich", "--dry-run")
+    assert "at a price that is not known here" in unpriced.out
     priced = synced(
         *("enrich", "--dry-run", "--model", "openai:gpt-4o-mini"),
         *("--input-price", "0.15", "--output-price", "0.6"),

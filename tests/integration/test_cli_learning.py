@@ -109,6 +109,19 @@ def test_without_records_it_says_what_is_missing(used: Record, toolrag: Run) -> 
     assert "No call that ended with success" in toolrag("learn", "explain", "get_weather").err
 
 
+def test_calls_of_too_few_sessions_teach_nothing_and_that_is_said(
+    used: Record, toolrag: Run
+) -> None:
+    used(asked(1))
+    for options in (["--dry-run"], []):
+        ended = toolrag("learn", *options)
+        assert ended.code == 0
+        assert ended.out.startswith(
+            "Nothing was changed: no tool was called with success in 2 sessions or more, so there "
+            "is nothing to learn yet.\n"
+        )
+
+
 def test_wrong_usage_is_told(used: Record, toolrag: Run) -> None:
     assert toolrag("learn", "--neutral", "2").code == 2
     assert toolrag("learn", "--dry-run", "undo", "--yes").code == 2

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from registry import RegistrySettings
+from registry.embedding import LocalEmbeddings
 from registry.errors import ConfigurationError, InvalidQueryError, ToolNotFoundError
 from registry.types import Explanation, ScoreParts
 from tests.integration.conftest import EitherRegistry, OpenRegistry
@@ -247,11 +248,19 @@ async def test_below_the_threshold(open_registry: OpenRegistry) -> None:
 
 async def test_inactive(open_registry: OpenRegistry) -> None:
     registry = await opened(open_registry)
+    question = f"{QUESTION} and the invoices of a customer"
+    active = await registry.explain(question, "get_forecast", threshold=0)
     await registry.deactivate("get_forecast")
+    of_clauses = await registry.explain(question, "get_forecast", threshold=0)
+    # A word that only it had weighs a little more while it is not counted.
+    assert active.hit.parts.words > 0 < active.hit.parts.clause_words
+    for name in ("words", "clause_words"):
+        was = getattr(active.hit.parts, name)
+        assert was <= getattr(of_clauses.hit.parts, name) < 1.8 * was
     told = await registry.explain(QUESTION, "get_forecast", threshold=0)
     assert not told.is_offered
     assert told.reasons == ("it is switched off",)
-    assert told.advice == ("activate it: `toolrag tools activate`",)
+    assert told.advice == ("activate it: `toolrag tools activate get_forecast`",)
     assert told.hit is not None, "it is measured all the same"
     assert told.hit.rank == 1
     await registry.activate("get_forecast")
@@ -421,6 +430,34 @@ def test_a_tool_as_json(shop: Run) -> None:
     assert document["hit"]["rank"] == 1
     assert document["hit"]["parts"]["vector"] > 0
     assert (document["query"], document["k"]) == ("weather in Rome", 5)
+
+
+def test_ret_9_words_alone_are_said(shop: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RET-9: who asks sees that the embedding model is away, in text and in JSON."""
+    asked = ("search", "weather in Rome")
+    assert json.loads(shop(*asked, "--json").out)["by_words_alone"] is False
+    assert shop(*asked).err == ""
+
+    def away(*_: object) -> list[float]:
+        raise ConnectionError("the model is away")
+
+    monkeypatch.setattr(LocalEmbeddings, "embed_query", away)
+    monkeypatch.setattr(LocalEmbeddings, "embed_documents", away)
+    found = shop(*asked, "--threshold", "0")
+    assert (found.code, len(found.out.splitlines())) == (0, 2)
+    assert "get_weather" in found.out
+    (line,) = found.err.splitlines()
+    assert line.startswith("Found by words alone: ")
+    assert "the model is away" in line
+    for arguments in ((), ("--explain",), ("--explain", "--tool", "get_weather")):
+        ended = shop(*asked, "--json", *arguments)
+        assert ended.code == 0, ended.err
+        assert json.loads(ended.out)["by_words_alone"] is True
+    told = shop(*asked, "--explain", "--tool", "get_weather")
+    assert "To be known:" in told.out
+    assert "the model is away" in told.out
+    assert "cosine" not in told.out
+    assert "Found by words alone: " in shop(*asked, "--explain").err
 
 
 def test_what_cannot_be_explained(shop: Run) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import random
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +15,13 @@ import pytest
 from psycopg.rows import dict_row
 
 from registry import RegistrySettings, ToolRegistry, ToolSpec
-from registry.errors import EmbeddingError, EmbeddingUnavailableError, InvalidQueryError
+from registry.errors import (
+    ConfigurationError,
+    EmbeddingError,
+    EmbeddingUnavailableError,
+    InvalidQueryError,
+)
+from registry.evaluation import EvaluationQuestion, aevaluate
 from registry.relevance import DEFAULT_THRESHOLD
 from registry.statements import index_name
 from registry.statements import words as words_statements
@@ -702,10 +710,51 @@ class TestRet9:
             await registry.search("Book a dentist")
 
     async def test_of_an_explanation(self, open_registry: OpenRegistry, error: Exception) -> None:
+        """It explains what a search does at that moment, and says so."""
         registry = await open_registry(embeddings=Failing("a dentist", error))
         await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
-        with pytest.raises(EmbeddingUnavailableError, match=str(error)):
-            await registry.explain("Book a dentist", "tooth")
+        told = await registry.explain("Book a dentist", "tooth")
+        assert (told.is_offered, told.by_words_alone, told.feedback) == (True, True, 0)
+        assert told.hit.rank == 1
+        assert told.hit.parts.words > 0
+        assert told.hit.parts.words + told.hit.parts.vector == pytest.approx(told.hit.score)
+        (note,) = told.notes
+        assert note.startswith("words decide alone, and no tool's nearness")
+        assert str(error) in note
+        other = await registry.explain("Book a dentist", many_specs(1)[0].tool_name)
+        assert (other.is_offered, other.by_words_alone) == (False, True)
+        assert other.reasons[0].startswith("words decide alone, and none of its texts")
+        assert other.tool_name not in names(await registry.search("Book a dentist", threshold=0))
+
+    async def test_it_is_said_with_the_result_and_logged_once_an_outage(
+        self, open_registry: OpenRegistry, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        registry = await open_registry(embeddings=Failing("a dentist", error))
+        await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+
+        def events() -> int:
+            return sum(r.message == "searched_by_words_alone" for r in caplog.records)
+
+        await registry.select("Handle alpha")
+        for place in range(3):
+            found = await registry.select(f"Book a dentist {place}")
+            assert found.by_words_alone
+            assert str(error) in found.words_alone_reason
+            # A question whose vector is kept does not show that the model is back.
+            assert not (await registry.select("Handle alpha")).by_words_alone
+        assert events() == 1
+        found = await registry.select("Handle beta")
+        assert (found.by_words_alone, found.words_alone_reason) == (False, "")
+        await registry.select("Book a dentist")
+        assert events() == 2
+
+    async def test_of_an_evaluation(self, open_registry: OpenRegistry, error: Exception) -> None:
+        """Whatever `search_by_words_alone` says: its figures would be others'."""
+        registry = await open_registry(embeddings=Failing("a dentist", error))
+        await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+        asked = [EvaluationQuestion(id="1", text="Book a dentist", groups=(("tooth",),))]
+        with pytest.raises(EmbeddingUnavailableError, match=f"by words alone: .*{error}"):
+            await aevaluate(registry, asked)
 
     async def test_of_one_clause(
         self, open_registry: OpenRegistry, error: Exception, caplog: pytest.LogCaptureFixture
@@ -732,6 +781,99 @@ class TestRet9:
         assert "tooth" not in names(await registry.search("Book a tooth", threshold=0))
         assert set(stored_words(registry.database_url)) == {tool.tool_name for tool in tools[:3]}
         assert await registry.active_states(["tooth"]) == {}
+
+
+class Garbled(HashEmbeddings):
+    """Answers questions with what is no vector."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def embed_query(self, text: str) -> Any:
+        return self.answer
+
+    async def aembed_query(self, text: str) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [[math.nan] * 64, [0.0] * 64, [1.0, 2.0], "no vector", None])
+async def test_ret_9_an_answer_that_is_no_vector(
+    open_registry: OpenRegistry, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RET-9: one broken answer ends no run; it is logged as the fault that it is."""
+    registry = await open_registry(embeddings=Garbled(answer))
+    await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+    found = await registry.select("Book a dentist")
+    assert found.by_words_alone
+    assert found.hits[0].tool_name == "tooth"
+    (event,) = [r for r in caplog.records if r.message == "searched_by_words_alone"]
+    assert event.levelname == "ERROR"
+    assert "answered with" in event.__dict__["reason"]
+
+
+async def test_ret_9_a_model_that_hangs(open_registry: OpenRegistry) -> None:
+    """RET-9: a search waits for it no longer than is set, then words find tools."""
+    let_go = threading.Event()
+
+    class Hanging(HashEmbeddings):
+        def embed_query(self, text: str) -> list[float]:
+            let_go.wait()
+            return super().embed_query(text)
+
+        async def aembed_query(self, text: str) -> list[float]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    settings = RegistrySettings(embed_timeout_s=0.05)
+    registry = await open_registry(embeddings=Hanging(), settings=settings)
+    await registry.sync([*many_specs(7), spec("tooth", "Book dentists.")])
+    try:
+        found = await registry.select("Book a dentist")
+        assert "did not answer within 0.05 s" in found.words_alone_reason
+        assert found.hits[0].tool_name == "tooth"
+        assert (await registry.explain("Book a dentist", "tooth")).is_offered
+    finally:
+        let_go.set()
+
+
+async def test_a_question_that_is_a_document(
+    open_registry: OpenRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its ends are searched, with the words in them alone; log and explanation say so."""
+    registry = await open_registry(settings=RegistrySettings(word_weight=10))
+    await registry.sync([*many_specs(7), spec("tooth", "Book dentists."), spec("mid", "Middle.")])
+    await registry.set_category("inside", ["middle"])
+    filler = "lorem ipsum " * 20_000
+    question = f"Book a dentist. {filler} middle {filler} Thank you"
+    found = await registry.select(question, k=1, threshold=0, strategy="hybrid")
+    assert (found.hits[0].tool_name, found.categories) == ("tooth", ())
+    assert [r.message for r in caplog.records] == ["question_shortened"]
+    told = await registry.explain(question, "mid", threshold=0)
+    assert "middle" not in (*told.shared_words, *told.missing_words)
+    (note,) = told.notes
+    assert note == (
+        f"the question has {len(question):,} characters, of which the first and the last 4,000 "
+        "are searched"
+    )
+    assert (await registry.explain("Book a dentist", "tooth")).notes == ()
+
+
+@pytest.mark.parametrize("threshold", ["0.5", True, [], math.nan])
+async def test_a_threshold_that_is_no_number_is_refused_by_name(
+    open_registry: OpenRegistry, threshold: Any
+) -> None:
+    registry = await open_registry()
+    with pytest.raises(InvalidQueryError, match=r"^threshold is "):
+        await registry.search("x", threshold=threshold)
+
+
+async def test_what_cannot_be_explained_or_tuned_on_is_named(open_registry: OpenRegistry) -> None:
+    registry = await open_registry()
+    with pytest.raises(InvalidQueryError, match="tool_name is None; name the tool"):
+        await registry.explain("x", None)
+    with pytest.raises(ConfigurationError, match="questions is a NoneType; give a list"):
+        await registry.tune(None)
 
 
 @pytest.mark.parametrize("namespace", [None, "", "other", "%", "default' OR '1'='1"])

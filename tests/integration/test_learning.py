@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from threading import Thread
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
+from sqlalchemy import create_engine
 
 from registry import RegistrySettings, ToolRegistry
 from registry.errors import RegistryBusyError, RegistryUnavailableError, ToolNotFoundError
@@ -23,6 +24,9 @@ from registry.learning import (
     LearningSettings,
     neutral_share,
 )
+from registry.statements.calls import CountedCalls
+from registry.statements.lessons import Lesson
+from registry.statements.replay import replayed
 from registry.types import SyncProgress
 from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.integration.test_store import rows
@@ -153,13 +157,20 @@ class TestWhatMoves:
         alone = [Called(question=f"q {n}", tool="tool_00001", session="one") for n in range(40)]
         record(registry.database_url, alone, EMBEDDINGS)
         before = rows(registry.database_url, _STATE)
-        report = await registry.learn(**NEVER_REFUSED)
-        assert (report.promoted, report.moves, report.calls) == (True, (), 40)
-        assert rows(registry.database_url, _STATE) == before
+        for options in ({"dry_run": True}, {}, NEVER_REFUSED):
+            report = await registry.learn(**options)
+            assert (report.promoted, report.moves, report.calls) == (False, (), 40)
+            assert report.version == 0
+            assert "in 2 sessions or more, so there is nothing to learn yet" in report.reason
+            assert rows(registry.database_url, _STATE) == before
+        # What there is was looked at, so it is not gone through again.
+        assert (await registry.learn()).reason.startswith("no call was recorded since")
 
         second = Called(question="q 0", tool="tool_00001", session="two")
         record(registry.database_url, [second], EMBEDDINGS)
-        (move,) = (await registry.learn(**NEVER_REFUSED)).moves
+        report = await registry.learn(**NEVER_REFUSED)
+        (move,) = report.moves
+        assert (report.promoted, report.version) == (True, 1)
         assert (move.tool_name, move.sessions) == ("tool_00001", 2)
         assert move.cosine_with_description < 0.99
         (counted,) = rows(
@@ -230,6 +241,42 @@ class TestWhatMoves:
         report = await registry.learn(settings=LearningSettings(max_calls=10), force=True)
         assert (report.calls, report.left_out) == (10, 10)
         assert {move.tool_name for move in report.moves} == {"tool_00002", "tool_00003"}
+
+    @pytest.mark.parametrize("flooder", ["one", None], ids=["one session", "calls without any id"])
+    async def test_one_sessions_flood_pushes_nobody_out(
+        self, open_registry: OpenRegistry, flooder: str | None
+    ) -> None:
+        registry = await synced(open_registry)
+        start = datetime.now(UTC)
+        honest = [
+            Called(question=f"q {n}", tool=f"tool_{n % 5:05d}", session=f"s{n}", asked_at=start)
+            for n in range(40)
+        ]
+        record(registry.database_url, honest, EMBEDDINGS)
+        settings = LearningSettings(max_calls=200, neutral=1.0)
+        first = await registry.learn(settings=settings, force=True)
+        assert {move.sessions for move in first.moves} == {8}
+        before = {name: searched for name, (searched, _) in vectors(registry.database_url).items()}
+        later = start + timedelta(minutes=1)
+        flood = [
+            Called(
+                question=f"q {n}",
+                tool=f"tool_{n % 30:05d}",
+                session=flooder,
+                asked_at=later + timedelta(seconds=n),
+            )
+            for n in range(300)
+        ]
+        record(registry.database_url, flood, EMBEDDINGS)
+        report = await registry.learn(settings=settings, force=True)
+        assert settings.calls_per_session == 2
+        assert (report.calls, report.sessions) == (42, 41)
+        assert (report.left_out, report.over_session) == (298, 298)
+        assert report.anonymous_calls == (2 if flooder is None else 0)
+        assert {move.tool_name for move in report.moves} == {m.tool_name for m in first.moves}
+        assert report.gate[0].sessions >= first.gate[0].sessions > 0
+        for name, (searched, _) in vectors(registry.database_url).items():
+            assert float(unit(before[name]) @ unit(searched)) > 0.995, name
 
     async def test_neutral_can_be_forced(self, open_registry: OpenRegistry) -> None:
         registry = await synced(open_registry)
@@ -407,6 +454,25 @@ class TestGate:
         assert against["previous"].mrr_before == 1.0
         assert "what serves now" in second.reason
         assert (second.promoted, second.version) == (False, 1)
+
+    async def test_no_session_fills_the_replay(self, open_registry: OpenRegistry) -> None:
+        registry = await synced(open_registry)
+        held = [
+            f"s{n}" for n in range(200) if rows(registry.database_url, _HELD_BACK, f"s{n}")[0][0]
+        ]
+        calls = [
+            Called(question=f"q {n}", tool=f"tool_{n % 30:05d}", session=session)
+            for session, count in ((held[0], 90), (held[1], 90), *((s, 2) for s in held[2:12]))
+            for n in range(count)
+        ]
+        record(registry.database_url, calls, EMBEDDINGS)
+        counted = CountedCalls(namespace="default", model_id=1, dimensions=16)
+        lesson = Lesson(calls=counted, min_sessions=2, neutral=1.0)
+        engine = create_engine(registry.database_url)
+        with engine.connect() as connection:
+            asked = connection.execute(replayed(lesson, None, limit=24)).all()
+        engine.dispose()
+        assert Counter(row.session for row in asked) == dict.fromkeys(held[:12], 2)
 
     async def test_one_malicious_session_moves_nothing_by_itself(
         self, open_registry: OpenRegistry

@@ -371,7 +371,7 @@ class TestComparison:
     def test_mig_5_alembic_check_is_content(self, database_url: str) -> None:
         with registry_of(database_url, index_min_tools=1) as registry:
             registry.sync(_SPECS)
-        execute(database_url, "CREATE TABLE checkpoints (thread_id text PRIMARY KEY)")
+        execute(database_url, "CREATE TABLE orders (thread_id text PRIMARY KEY)")
         done = run_alembic("check", url=database_url)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "No new upgrade operations detected" in done.stdout

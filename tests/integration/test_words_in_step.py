@@ -259,7 +259,7 @@ async def test_an_empty_catalogue(open_registry: OpenRegistry) -> None:
 async def test_a_word_without_end_sinks_no_sync(open_registry: OpenRegistry) -> None:
     """A key in base64, say: an entry of the index has room for 2,704 bytes."""
     chance = random.Random(1)
-    long_word = "".join(chance.choices("abcdefghijklmnopqrstuvwxyzжщюя", k=9_000))
+    long_word = "".join(chance.choices("abcdefghijklmnopqrstuvwxyzжщюя", k=7_000))
     registry = await open_registry()
     report = await registry.sync(
         [spec("long", f"Decode {long_word}."), *many_specs(30)], origin="code"

@@ -922,13 +922,17 @@ async def test_apr_8_a_call_that_was_changed_since_is_not_the_approved_one(
 
 
 async def test_apr_8_an_id_used_again_needs_another_approval(agent_with, effects):
-    """APR-8: some models count their calls anew in each reply."""
+    """APR-8: some models count their calls anew in each reply; no id stands for two calls."""
     same = call("delete_row", "c1", row=1)
     asked = agent_with(asks(same), asks(same), says("Done."))
     await asked.ask()
     second = await asked.resume(approve("c1"))
-    assert (ids(second), effects.done) == (["c1"], [("delete_row", 1)])
-    await asked.resume(reject("c1"))
+    [again] = ids(second)
+    assert again != "c1"
+    assert effects.done == [("delete_row", 1)]
+    still = await asked.resume(approve("c1"))
+    assert (ids(still), effects.done) == ([again], [("delete_row", 1)])
+    await asked.resume(reject(again))
     assert effects.done == [("delete_row", 1)]
 
 

@@ -59,6 +59,27 @@ from registry.lexical import lexical_terms
             ["서울 날씨를 알려줘", "회의실을 예약해줘"],
         ),
         (
+            "Zeig das Wetter in Berlin und danach buche einen Flug nach Rom",
+            ["Zeig das Wetter in Berlin", "buche einen Flug nach Rom"],
+        ),
+        (
+            "Muestra el tiempo en Madrid y también envía un correo a Ana",
+            ["Muestra el tiempo en Madrid", "envía un correo a Ana"],
+        ),
+        ("查询北京的天气最后发送邮件给小明", ["查询北京的天气", "发送邮件给小明"]),
+        (
+            "1. Show the weather in Paris 2. Send a mail to Ann 3. Book a flight to Rome",
+            ["Show the weather in Paris", "Send a mail to Ann", "Book a flight to Rome"],
+        ),
+        (
+            "Please do this: (1) show the weather in Paris (2) send a mail to Ann",
+            ["show the weather in Paris", "send a mail to Ann"],
+        ),
+        (
+            "a) Show the weather in Paris b) Send a mail to Ann",
+            ["Show the weather in Paris", "Send a mail to Ann"],
+        ),
+        (
             "Find flights to Rome.\nBook a hotel near the station!",
             ["Find flights to Rome.", "Book a hotel near the station!"],
         ),
@@ -85,6 +106,8 @@ def test_compound_questions(question: str, parts: list[str]) -> None:
         "Thank you! Show the weather in Paris.",
         "Hello, can you show me the weather in Paris?",
         "Play rock and roll",
+        "Multiply matrix (a) with matrix (b) of size 3) now",
+        "What does step 2) of recipe 1) say about sugar?",
         "Salz und Pfeffer kaufen",
         "Is it black and white?",
         "and and and",

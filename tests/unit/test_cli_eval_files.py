@@ -156,6 +156,9 @@ class TestQuestions:
         ('{"recall@5": "0.7"}', "the limit of 'recall@5' is no number"),
         ('{"recall@5": true}', "is no number"),
         ('{"recall@5": NaN}', "is no number"),
+        ('{"recall@5": 75}', "the limit of 'recall@5' is 75, but it goes from 0 to 1"),
+        ('{"rejected_share[lang=de]": -0.1}', "is -0.1, but it goes from 0 to 1"),
+        ('{"recall@5": 0.7, "mrr": 0.5, "recall@5": 0.1}', "names 'recall@5' twice"),
     ],
 )
 def test_floors_that_are_none(tmp_path: Path, text: str, reason: str) -> None:

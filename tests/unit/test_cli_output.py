@@ -160,6 +160,8 @@ def test_notes_and_progress_stay_off_stdout(capsys: pytest.CaptureFixture[str]) 
         (errors.VersionNotFoundError("t", 9, known=[1]), FAILURE),
         (errors.LocalPostgresError("x"), DATABASE),
         (errors.AgentError("x"), FAILURE),
+        (errors.ThreadBusyError("x", thread_id="t"), FAILURE),
+        (errors.ThreadNotFoundError("t"), FAILURE),
         (errors.ToolRAGError("x"), FAILURE),
         (CliError("x", exit_code=77), 77),
     ],

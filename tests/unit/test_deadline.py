@@ -9,7 +9,12 @@ from contextvars import ContextVar
 
 import pytest
 
-from agent.middleware._deadline import CallTimeoutError, acall_with_timeout, call_with_timeout
+from agent.middleware._deadline import (
+    CallCancelledError,
+    CallTimeoutError,
+    acall_with_timeout,
+    call_with_timeout,
+)
 
 NEVER_S = 30.0  # a deadline no test comes near to
 
@@ -53,7 +58,7 @@ def test_the_functions_own_exception_comes_through(kind, timeout_s):
 
 
 @pytest.mark.parametrize("timeout_s", [None, NEVER_S])
-@pytest.mark.parametrize("kind", [ValueError, TimeoutError, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", [ValueError, TimeoutError])
 async def test_the_coroutines_own_exception_comes_through(kind, timeout_s):
     async def fail():
         raise kind("own")
@@ -61,6 +66,19 @@ async def test_the_coroutines_own_exception_comes_through(kind, timeout_s):
     with pytest.raises(kind) as caught:
         await acall_with_timeout(fail, timeout_s)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("timeout_s", [None, NEVER_S])
+async def test_a_cancellation_from_within_is_a_fault_like_any_other(timeout_s):
+    """A caller that is not being cancelled itself must not end as if it were."""
+
+    async def wait_for_what_is_cancelled():
+        inner = asyncio.get_running_loop().create_future()
+        inner.cancel()
+        await inner
+
+    with pytest.raises(CallCancelledError):
+        await acall_with_timeout(wait_for_what_is_cancelled, timeout_s)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1.5])

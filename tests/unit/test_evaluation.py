@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from registry.errors import ConfigurationError, EmbeddingUnavailableError
 from registry.evaluation import (
     EvaluationQuestion,
     Missed,
@@ -35,6 +38,7 @@ from registry.evaluation.metrics import (
     reciprocal_rank,
 )
 from registry.evaluation.statistics import bootstrap_ratios, permutation_p_value
+from registry.types import ToolSelection
 
 NAMES = [f"t{number}" for number in range(12)]
 
@@ -416,8 +420,60 @@ class TestAsking:
 
     async def test_no_questions_are_refused_before_anything_is_asked(self) -> None:
         registry = Searching()
-        with pytest.raises(ValueError, match="no questions"):
+        with pytest.raises(ConfigurationError, match="no questions"):
             evaluate(registry, [])
-        with pytest.raises(ValueError, match="no questions"):
+        with pytest.raises(ConfigurationError, match="no questions"):
             await aevaluate(AsyncSearching(), [])
         assert not registry.asked
+
+    @pytest.mark.parametrize(
+        ("questions", "k", "message"),
+        [
+            (QUESTIONS, 0, "k is 0; it must be a whole number from 1 to 1000"),
+            (QUESTIONS, 1_001, "k is 1001"),
+            (QUESTIONS, True, "k is True"),
+            (QUESTIONS, "5", "k is '5'"),
+            (None, 5, "questions is a NoneType; give a list of EvaluationQuestion"),
+            ("What?", 5, "questions is a str"),
+            (["What?"], 5, "questions holds a str"),
+        ],
+    )
+    async def test_arguments_that_are_none_are_named(
+        self, questions: Any, k: Any, message: str
+    ) -> None:
+        registry = Searching()
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
+            evaluate(registry, questions, k=k)
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
+            await aevaluate(AsyncSearching(), questions, k=k)
+        assert not registry.asked
+
+    async def test_what_words_find_alone_is_not_measured(self) -> None:
+        """Else the figures of an outage would pass for those of the registry."""
+        away = ToolSelection(
+            hits=(),
+            exempt=frozenset(),
+            strategy="hybrid",
+            categories=(),
+            threshold=0,
+            words_alone_reason="no answer within 10 s",
+        )
+
+        class Away(Searching):
+            def select(self, *_: object, **__: object) -> ToolSelection:
+                return away
+
+        class AsyncAway(AsyncSearching):
+            async def select(self, *_: object, **__: object) -> ToolSelection:
+                return away
+
+        with pytest.raises(EmbeddingUnavailableError, match="no answer within 10 s"):
+            evaluate(Away(), QUESTIONS)
+        with pytest.raises(EmbeddingUnavailableError, match="no answer within 10 s"):
+            await aevaluate(AsyncAway(), QUESTIONS)
+
+    @pytest.mark.parametrize("groups", ["name", ("name",), (("a", 3),), ((),), None, (("a",), "b")])
+    def test_a_text_is_no_group_of_names(self, groups: Any) -> None:
+        """Its letters would be the right tools, and the question counted as missed."""
+        with pytest.raises(ConfigurationError, match="groups of question 'q' is "):
+            EvaluationQuestion(id="q", text="?", groups=groups)

@@ -149,6 +149,7 @@ class TestSettings:
             {"min_sessions": 2.0},
             {"min_sessions": True},
             {"max_calls": 0},
+            {"max_session_calls": 0},
             {"neutral": 1.1},
             {"neutral": float("nan")},
         ],
@@ -156,6 +157,20 @@ class TestSettings:
     def test_what_is_out_of_range_is_refused(self, wrong: dict[str, float]) -> None:
         with pytest.raises(ConfigurationError, match=next(iter(wrong))):
             LearningSettings(**wrong)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("settings", "calls"),
+        [
+            (LearningSettings(), 500),
+            (LearningSettings(max_session_calls=7), 7),
+            (LearningSettings(max_calls=5_000), 50),
+            (LearningSettings(max_calls=1), 1),
+        ],
+    )
+    def test_no_session_has_more_than_a_hundredth(
+        self, settings: LearningSettings, calls: int
+    ) -> None:
+        assert settings.calls_per_session == calls
 
     def test_replays_cost_about_the_same_in_any_registry(self) -> None:
         assert replays(0) == replays(199) == 2_000

@@ -94,9 +94,35 @@ def test_what_only_looks_like_a_plural(word: str) -> None:
         ("木", ["木"]),
         ("PDFを作成", ["pdf", "を作", "作成"]),
         ("weather天気today", ["weather", "天気", "today"]),
+        ("MP3を再生", ["mp3", "mp", "を再", "再生"]),
+        ("上传S3文件", ["上传", "s3", "文件"]),
+        ("第3章", ["第", "章"]),
+        ("3Dモデル", ["3d", "モデ", "デル"]),
+        ("GitHubの課題", ["github", "git", "hub", "の課", "課題"]),
     ],
 )
 def test_scripts_without_spaces(text: str, terms: list[str]) -> None:
+    assert lexical_terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("C++", ["c++"]),
+        ("compile c++, please", ["compile", "c++"]),
+        ("C++17", ["c++"]),
+        ("a C# and an F# script", ["c#", "f#", "script"]),
+        ("Ｃ＋＋ Ｃ＃", ["c++", "c#"]),
+        ("lang_c++", ["lang", "c++"]),
+        ("日本のC++を", ["日本", "本の", "c++", "を"]),
+        ("a .NET build", [".net", "net", "build"]),
+        ("ASP.NET", ["asp", "net"]),
+        ("example.net", ["example", "net"]),
+        ("Notepad++ ticket# #tag", ["notepad", "ticket", "tag"]),
+        ("page.html#c#anchor", ["page", "html", "anchor"]),
+    ],
+)
+def test_names_with_signs(text: str, terms: list[str]) -> None:
     assert lexical_terms(text) == terms
 
 

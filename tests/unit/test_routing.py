@@ -17,7 +17,7 @@ ROUTER = Router(
     {
         "travel": ["flight", "car", "hotel room"],
         "money": ["stock price", "Rechnung", "facture"],
-        "code": ["GitHub", "C.I. pipeline", "sha256"],
+        "code": ["GitHub", "C.I. pipeline", "sha256", "C++", ".NET"],
         "sky": ["Weather", "天気", "날씨", "อากาศ", "雨"],
         "food": ["crème brûlée", "car"],
     }
@@ -37,6 +37,9 @@ _WORDS = st.text(st.characters(categories=["Ll", "Lu", "Nd", "Zs", "Po"]), max_s
         ("issues on github", ("code",)),
         ("my GitHub's issues", ("code",)),
         ("git hub", ()),
+        ("compile C++を", ("code",)),
+        ("vitamin C", ()),
+        ("build my .net app", ("code",)),
         ("the SHA256 of a file", ("code",)),
         ("A CREME BRULEE recipe", ("food",)),
         ("明日の天気は？", ("sky",)),
@@ -65,6 +68,12 @@ def test_several_categories_come_by_number_of_keywords_then_by_name() -> None:
         "travel": ("car", "flight"),
         "food": ("car",),
     }
+
+
+def test_a_text_in_place_of_keywords_is_refused() -> None:
+    """Its letters would be the keywords."""
+    with pytest.raises(ConfigurationError, match="keywords is the text 'rain'; give a list"):
+        Router({"sky": "rain"})
 
 
 def test_without_categories_nothing_is_routed() -> None:
@@ -173,7 +182,10 @@ class TestSuggestedKeywords:
         assert suggested_keywords([spec("lone", "No category.")]) == {}
 
     def test_what_it_proposes_can_be_stored_and_leads_back(self) -> None:
-        for name, keywords in suggested_keywords(self.SPECS, per_category=50).items():
+        signed = spec("compile", "Compile C++ and F# sources.", category="C++")
+        suggested = suggested_keywords([*self.SPECS, signed], per_category=50)
+        assert {"c++", "f#"} <= {*suggested["C++"]}
+        for name, keywords in suggested.items():
             assert checked_category(name, keywords) == (name, keywords)
             for keyword in keywords:
                 assert Router({name: [keyword]}).route(keyword) == (name,)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.selection import Offer, fit, pinned_offer, select
+from agent.selection import Offer, fit, pinned_offer, select, with_late
 from registry.types import ToolHit, ToolSpec
 
 
@@ -184,3 +184,79 @@ def test_over_many_turns_order_is_stable_and_the_cap_holds(turns, room):
             *selection.passed,
         }
         offered = list(selection.offers)
+
+
+def turned(name: str, turn: int, relevance: float | None = 0.5, **fields) -> Offer:
+    return offer(name, turn=turn, relevance=relevance, **fields)
+
+
+def test_earlier_tools_make_way_together_and_seldom():
+    offered: list[Offer] = []
+    sizes: list[int] = []
+    for turn in range(1, 14):
+        hits = [hit(f"t{turn}_{place}", 0.9 - place / 100) for place in range(3)]
+        states = {entry["name"]: True for entry in offered}
+        selection = choose(hits, offered=offered, states=states, max_offered=32, turn=turn)
+        before = [entry["name"] for entry in offered]
+        after = names(selection)
+        grown = [*before, *(found.tool_name for found in hits)]
+        assert after == [name for name in grown if name in after]
+        # What was found a turn ago, or now, is never among those that make way.
+        assert {f"t{turn - ago}_{n}" for n in range(3) for ago in (0, 1) if turn > ago} <= {*after}
+        sizes.append(len(after))
+        offered = list(selection.offers)
+    assert sizes == [3, 6, 9, 12, 15, 8, 11, 14, 8, 11, 14, 8, 11]
+
+
+@pytest.mark.parametrize(
+    ("max_offered", "k", "sizes"),
+    [
+        (32, 10, [10, 20, 30, 15]),  # room for three questions at least
+        (128, 5, [5, 10, 15, 20]),
+        (16, 5, [5, 10, 15, 8]),
+        (7, 2, [2, 4, 6, 7]),  # where there are few, none goes before it must
+        (32, 40, [32, 32, 32, 32]),
+    ],
+)
+def test_when_earlier_tools_make_way(max_offered, k, sizes):
+    offered: list[Offer] = []
+    for turn, size in enumerate(sizes, start=1):
+        hits = [hit(f"t{turn}_{place}", 0.9 - place / 100) for place in range(k)]
+        selection = choose(hits, offered=offered, max_offered=max_offered, turn=turn)
+        assert len(selection.offers) == size
+        offered = list(selection.offers)
+
+
+def test_a_call_is_as_good_as_being_found_in_the_next_turn():
+    offered = [offer("called", turn=1), *(offer(f"old{n}", turn=2) for n in range(14))]
+    pin = offer("pin", pinned=True, turn=0)
+    hits = [hit("new0"), hit("new1")]
+    selection = choose(hits, offered=[pin, *offered], pinned=[pin], turn=3, called={"called": 3})
+    assert names(selection) == ["pin", "called", "old0", "old1", "old2", "old3", "old4", *NEW]
+    assert [entry["turn"] for entry in selection.offers[:2]] == [0, 1]
+    assert "called" not in names(choose(hits, offered=offered, turn=3))
+    kept, dropped = fit(offered, room=14, called={"called": 3})
+    assert ("called" in [entry["name"] for entry in kept], dropped) == (True, ["old13"])
+
+
+NEW = ["new0", "new1"]
+
+
+def test_a_late_offer_goes_behind_the_rest_or_stays_where_it_is():
+    before = [turned("a", 1), turned("p", 0, pinned=True, requires_approval=True), turned("b", 2)]
+    late = [turned("p", 2, 0.7), turned("new", 2, None), turned("a", 2, 0.8)]
+    kept, dropped = with_late(before, late, max_offered=32)
+    assert [entry["name"] for entry in kept] == ["a", "p", "b", "new"]
+    assert dropped == []
+    a, p, _, _ = kept
+    assert (a["turn"], a["relevance"]) == (2, 0.8)
+    # What code pinned and gated stays so, whatever the search says of it.
+    assert (p["pinned"], p["requires_approval"], p["relevance"]) == (True, True, 0.7)
+
+
+def test_a_late_offer_takes_the_place_of_a_found_one_but_not_of_a_pinned_one():
+    before = [turned("p", 0, pinned=True), turned("a", 2, 0.9)]
+    kept, dropped = with_late(before, [turned("new", 2, None)], max_offered=2)
+    assert ([entry["name"] for entry in kept], dropped) == (["p", "new"], ["a"])
+    kept, dropped = with_late(before[:1], [turned("new", 2, None)], max_offered=1)
+    assert ([entry["name"] for entry in kept], dropped) == (["p"], ["new"])

@@ -17,6 +17,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "statement_timeout_s": (0.001, 86_400),
     "embedding_batch_size": (1, 2_048),
     "query_cache_size": (0, 1_000_000),
+    "embed_timeout_s": (0.001, 3_600),
     "lease_s": (1, 3_600),
     "lease_wait_s": (0, 86_400),
     "index_min_tools": (1, 1_000_000_000),

@@ -1,0 +1,1 @@
+"""Threads in the registry's database that any process can go on with."""
