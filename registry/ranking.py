@@ -62,7 +62,10 @@ class Candidates:
         if settings["spread"] is not None:
             scale = Scale(center=settings["center"], spread=settings["spread"])
             calibration = Calibration(
-                scale=scale, null=settings["null_evidence"], zero=settings["zero"]
+                scale=scale,
+                null=settings["null_evidence"],
+                zero=settings["zero"],
+                words=settings["words_share"],
             )
         return cls(rows=rows, active_tools=settings["active_tools"], calibration=calibration)
 
@@ -81,17 +84,18 @@ def ranked(
         found: What the question and its clauses may be answered by.
         parts: The question, and its clauses.
         k: Most hits of each kind.
-        word_weight: As for `fusion.fuse`.
+        word_weight: Of the settings; the calibration says how much of it counts.
         plan: Says what a category gains a tool.
     """
     if not found.rows:
         return []
     rows, cosine, words = candidate_scores(found.rows, len(parts))
     last = _fallbacks(rows)
+    share = 1.0 if found.calibration is None else found.calibration.words
     ranking = fuse(
         cosine,
         words,
-        word_weight=word_weight,
+        word_weight=share * word_weight,
         limit=k,
         bonus=None if plan is None else _bonus(rows, plan),
         last=last,

@@ -78,11 +78,13 @@ class Calibration:
         scale: Of the model.
         null: Evidence of questions that most catalogues have no tool for.
         zero: Evidence above `null` at which relevance is the default threshold.
+        words: How much of the settings' `word_weight` the recorded calls leave to words.
     """
 
     scale: Scale
     null: float
     zero: float = ZERO
+    words: float = 1.0
 
 
 def coverage(bm25: Floats, possible: float) -> Floats:

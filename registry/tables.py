@@ -243,6 +243,8 @@ tool_calibration = Table(
     Column("spread", Double, nullable=False),
     Column("null_evidence", Double, nullable=False),
     Column("zero", Double, nullable=False),
+    # How much of `word_weight` the calls leave to words.
+    Column("words_share", Double, nullable=False, server_default=text("1")),
     Column("tools", Integer, nullable=False),
     Column("calls", Integer, nullable=False),
     # What the questions answered here have in common; NULL without recorded calls.

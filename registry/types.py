@@ -245,6 +245,8 @@ class CalibrationReport:
         spread: Of the embedding model: deviation of those cosines.
         null: Evidence that questions of no catalogue in particular find in this one.
         zero: Evidence above `null` at which relevance is the default threshold.
+        words: How much of `word_weight` counts: 1 until recorded calls show that less or more
+            finds the called tools better.
         tools: Active tools then.
         calls: Recorded calls that moved `zero`; 0 where there are too few.
         version: 1 for the first of this namespace and model.
@@ -254,6 +256,7 @@ class CalibrationReport:
     spread: float
     null: float
     zero: float
+    words: float
     tools: int
     calls: int
     version: int

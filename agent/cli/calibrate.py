@@ -47,6 +47,7 @@ def calibrate(
         "spread": f"{report.spread:.4f}  (deviation of the model's cosines between strangers)",
         "null": f"{report.null:.2f}  (evidence of questions that most catalogues have no tool for)",
         "zero": f"{report.zero:.2f}  (evidence above null at which relevance is 0.60)",
+        "words": f"{report.words:g} x word_weight  (what recorded calls leave to words)",
     }
     for label, value in facts.items():
         output.parts((label.ljust(8), "dim"), (value, ""))

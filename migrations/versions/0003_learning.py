@@ -91,6 +91,7 @@ def upgrade() -> None:
         sa.Column("spread", sa.Double(), nullable=False),
         sa.Column("null_evidence", sa.Double(), nullable=False),
         sa.Column("zero", sa.Double(), nullable=False),
+        sa.Column("words_share", sa.Double(), server_default=sa.text("1"), nullable=False),
         sa.Column("tools", sa.Integer(), nullable=False),
         sa.Column("calls", sa.Integer(), nullable=False),
         sa.Column("traffic", pgvector.sqlalchemy.HALFVEC(), nullable=True),

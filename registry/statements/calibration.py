@@ -85,8 +85,10 @@ def calibration_state(namespace: str, model_id: int) -> Rows:
 
 
 def stored_scale(namespace: str, model_id: int) -> Rows:
-    """(center, spread) of the last calibration; no row where there was none."""
-    return select(tool_calibration.c.center, tool_calibration.c.spread).where(
+    """(center, spread, words_share) of the last calibration; no row where there was none."""
+    return select(
+        tool_calibration.c.center, tool_calibration.c.spread, tool_calibration.c.words_share
+    ).where(
         tool_calibration.c.namespace == namespace,
         tool_calibration.c.embedding_model_id == model_id,
     )
@@ -118,12 +120,14 @@ def store_calibration(
         spread=by.scale.spread,
         null_evidence=by.null,
         zero=by.zero,
+        words_share=by.words,
         traffic=null() if traffic is None else cast(literal(traffic, Text), HALFVEC()),
         tools=tools,
         calls=calls,
     )
     new = statement.excluded
-    names = ("center", "spread", "null_evidence", "zero", "traffic", "tools", "calls")
+    names = ("center", "spread", "null_evidence", "zero", "words_share", "traffic")
+    names += ("tools", "calls")
     return statement.on_conflict_do_update(
         index_elements=[tool_calibration.c.namespace, tool_calibration.c.embedding_model_id],
         set_={

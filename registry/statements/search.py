@@ -60,9 +60,9 @@ def set_search_settings(model_id: int, *, ef_search: int, statement_timeout_s: f
     """Set the search's options until the end of the transaction, and for nothing after it.
 
     Returns what is the same for all candidates, as one row: `serving`, the set of vectors in use;
-    `center`, `spread`, `null_evidence` and `zero` of the calibration, null where there is none;
-    and what a strategy rests on, `categories_stamp` and `active_tools`. Binds `namespace`, and
-    `counted`, how far active tools are counted.
+    `center`, `spread`, `null_evidence`, `zero` and `words_share` of the calibration, null where
+    there is none; and what a strategy rests on, `categories_stamp` and `active_tools`. Binds
+    `namespace`, and `counted`, how far active tools are counted.
 
     Args:
         model_id: Whose calibration.
@@ -95,7 +95,7 @@ def set_search_settings(model_id: int, *, ef_search: int, statement_timeout_s: f
         serving_model_id(),
         *(
             _calibrated(model_id, tool_calibration.c[name]).label(name)
-            for name in ("center", "spread", "null_evidence", "zero")
+            for name in ("center", "spread", "null_evidence", "zero", "words_share")
         ),
         categories_stamp(),
         count_active_tools(),

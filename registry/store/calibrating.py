@@ -34,6 +34,7 @@ from registry.store import _runtime
 from registry.store._runtime import Connection
 from registry.store.categories import Categories
 from registry.types import CalibrationReport
+from registry.weighing import Weighed, weighed, words_share
 
 __all__ = ["Calibrating"]
 
@@ -192,18 +193,23 @@ class Calibrating(Categories):
         """
         calls = self._recorded(connection, model)
         traffic = np.zeros(model.dimensions) if calls is None else calls.traffic
+        asked = () if calls is None else calls.asked
+        stored = (
+            connection.execute(calibration_statements.stored_scale(self.namespace, model.id))
+        ).one_or_none()
         _runtime.fetch(connection, self._search_settings(1, model.id))
-        first = [
-            next(iter(found.values()), None)
-            for found in self._evidences_of(connection, model, _anchored(anchors, traffic))
-        ]
+        before = 1.0 if stored is None else stored.words_share
+        found, candidates = self._asked_again(connection, model, asked, words=before)
+        words = words_share(candidates, word_weight=self.settings.word_weight, before=before)
+        if words != before:
+            found, _ = self._asked_again(connection, model, asked, words=words)
+        anchored, _ = self._asked_again(connection, model, _anchored(anchors, traffic), words=words)
+        first = [next(iter(evidences.values()), None) for evidences in anchored]
         if None in first:
             raise RegistryError(_NOTHING)
         null = null_evidence([value for value in first if value is not None])
         above: list[float] = []
         filtered = 0
-        asked = () if calls is None else calls.asked
-        found = self._evidences_of(connection, model, asked)
         for question, evidences in zip(asked, found, strict=True):
             of_called = [
                 value - null for name, value in evidences.items() if name in question.called
@@ -214,6 +220,7 @@ class Calibrating(Categories):
             scale=model.scale,
             null=null,
             zero=zero_of_calls(above, filtered=filtered / max(len(above), 1)),
+            words=words,
         )
         counted = connection.scalar(statements.corpus_size(self.namespace)) or 0
         moved = len(above) if len(above) >= LEAST_CALLS else 0
@@ -234,6 +241,7 @@ class Calibrating(Categories):
             spread=by.scale.spread,
             null=by.null,
             zero=by.zero,
+            words=by.words,
             tools=counted,
             calls=moved,
             version=version or 1,
@@ -287,12 +295,18 @@ class Calibrating(Categories):
         limit_s = max(LEARNING_TIMEOUT_S, self.settings.statement_timeout_s)
         connection.execute(statements.set_statement_timeout(limit_s))
 
-    def _evidences_of(
-        self, connection: Connection, model: _Model, asked: Sequence[_Asked]
-    ) -> list[dict[str, float]]:
-        """Return the evidence of each question's first hits, best first.
+    def _asked_again(
+        self, connection: Connection, model: _Model, asked: Sequence[_Asked], *, words: float
+    ) -> tuple[list[dict[str, float]], list[Weighed]]:
+        """Return the evidence of each question's first hits, best first, and all its candidates.
 
         Compound questions are not cut: that would need the vectors of their clauses.
+
+        Args:
+            connection: With the settings of a search.
+            model: Whose vectors.
+            asked: In order.
+            words: How much of `word_weight` counts.
         """
         search = DriverStatement.of(
             statements.search_candidates(
@@ -304,21 +318,24 @@ class Calibrating(Categories):
             )
         )
         evidences: list[dict[str, float]] = []
+        candidates: list[Weighed] = []
         for question in asked:
             parameters = self._search_parameters([question.text], [question.vector], 1)
             found = _runtime.fetch(connection, search, parameters)
             rows = [_unlearnt(row, question.distances) for row in found]
+            if not rows:
+                evidences.append({})
+                continue
             evidences.append(
                 ranking.evidences(
                     rows,
                     model.scale,
                     traffic=question.traffic,
-                    word_weight=self.settings.word_weight,
+                    word_weight=words * self.settings.word_weight,
                 )
-                if rows
-                else {}
             )
-        return evidences
+            candidates.append(weighed(rows, question.called))
+        return evidences, candidates
 
 
 def _anchored(anchors: Sequence[tuple[str, str]], traffic: Floats) -> list[_Asked]:

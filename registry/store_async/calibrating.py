@@ -33,6 +33,7 @@ from registry.store_async import _runtime
 from registry.store_async._runtime import AsyncConnection
 from registry.store_async.categories import AsyncCategories
 from registry.types import CalibrationReport
+from registry.weighing import Weighed, weighed, words_share
 
 __all__ = ["AsyncCalibrating"]
 
@@ -195,18 +196,25 @@ class AsyncCalibrating(AsyncCategories):
         """
         calls = await self._recorded(connection, model)
         traffic = np.zeros(model.dimensions) if calls is None else calls.traffic
+        asked = () if calls is None else calls.asked
+        stored = (
+            await connection.execute(calibration_statements.stored_scale(self.namespace, model.id))
+        ).one_or_none()
         await _runtime.fetch(connection, self._search_settings(1, model.id))
-        first = [
-            next(iter(found.values()), None)
-            for found in await self._evidences_of(connection, model, _anchored(anchors, traffic))
-        ]
+        before = 1.0 if stored is None else stored.words_share
+        found, candidates = await self._asked_again(connection, model, asked, words=before)
+        words = words_share(candidates, word_weight=self.settings.word_weight, before=before)
+        if words != before:
+            found, _ = await self._asked_again(connection, model, asked, words=words)
+        anchored, _ = await self._asked_again(
+            connection, model, _anchored(anchors, traffic), words=words
+        )
+        first = [next(iter(evidences.values()), None) for evidences in anchored]
         if None in first:
             raise RegistryError(_NOTHING)
         null = null_evidence([value for value in first if value is not None])
         above: list[float] = []
         filtered = 0
-        asked = () if calls is None else calls.asked
-        found = await self._evidences_of(connection, model, asked)
         for question, evidences in zip(asked, found, strict=True):
             of_called = [
                 value - null for name, value in evidences.items() if name in question.called
@@ -217,6 +225,7 @@ class AsyncCalibrating(AsyncCategories):
             scale=model.scale,
             null=null,
             zero=zero_of_calls(above, filtered=filtered / max(len(above), 1)),
+            words=words,
         )
         counted = await connection.scalar(statements.corpus_size(self.namespace)) or 0
         moved = len(above) if len(above) >= LEAST_CALLS else 0
@@ -237,6 +246,7 @@ class AsyncCalibrating(AsyncCategories):
             spread=by.scale.spread,
             null=by.null,
             zero=by.zero,
+            words=by.words,
             tools=counted,
             calls=moved,
             version=version or 1,
@@ -290,12 +300,18 @@ class AsyncCalibrating(AsyncCategories):
         limit_s = max(LEARNING_TIMEOUT_S, self.settings.statement_timeout_s)
         await connection.execute(statements.set_statement_timeout(limit_s))
 
-    async def _evidences_of(
-        self, connection: AsyncConnection, model: _Model, asked: Sequence[_Asked]
-    ) -> list[dict[str, float]]:
-        """Return the evidence of each question's first hits, best first.
+    async def _asked_again(
+        self, connection: AsyncConnection, model: _Model, asked: Sequence[_Asked], *, words: float
+    ) -> tuple[list[dict[str, float]], list[Weighed]]:
+        """Return the evidence of each question's first hits, best first, and all its candidates.
 
         Compound questions are not cut: that would need the vectors of their clauses.
+
+        Args:
+            connection: With the settings of a search.
+            model: Whose vectors.
+            asked: In order.
+            words: How much of `word_weight` counts.
         """
         search = DriverStatement.of(
             statements.search_candidates(
@@ -307,21 +323,24 @@ class AsyncCalibrating(AsyncCategories):
             )
         )
         evidences: list[dict[str, float]] = []
+        candidates: list[Weighed] = []
         for question in asked:
             parameters = self._search_parameters([question.text], [question.vector], 1)
             found = await _runtime.fetch(connection, search, parameters)
             rows = [_unlearnt(row, question.distances) for row in found]
+            if not rows:
+                evidences.append({})
+                continue
             evidences.append(
                 ranking.evidences(
                     rows,
                     model.scale,
                     traffic=question.traffic,
-                    word_weight=self.settings.word_weight,
+                    word_weight=words * self.settings.word_weight,
                 )
-                if rows
-                else {}
             )
-        return evidences
+            candidates.append(weighed(rows, question.called))
+        return evidences, candidates
 
 
 def _anchored(anchors: Sequence[tuple[str, str]], traffic: Floats) -> list[_Asked]:

@@ -464,7 +464,7 @@ def test_the_command_prints_the_report(toolrag: Run, database_url: str) -> None:
     first, *facts = ended.out.splitlines()
     assert first.startswith("Calibrated for 3 tools with builtin:")
     assert first.endswith(" (version 1); the default threshold is 0.60.")
-    assert [line.split()[0] for line in facts] == ["spread", "null", "zero"]
+    assert [line.split()[0] for line in facts] == ["spread", "null", "zero", "words"]
     document = json.loads(toolrag("calibrate", "--json").out)
     assert (document["tools"], document["calls"], document["version"]) == (3, 0, 2)
     assert 0 < document["spread"] < 1
