@@ -21,6 +21,7 @@ from registry.relevance import LEAST_CALLS, ZERO, Calibration, Scale, relevance
 from registry.statements import calibration as calibration_statements
 from registry.statements.calls import CountedCalls
 from registry.types import ToolSpec
+from registry.weighing import LEAST_QUESTIONS
 from tests.integration.conftest import EitherRegistry, OpenRegistry
 from tests.support.catalogue import many_specs, spec
 from tests.support.command_line import Run
@@ -481,3 +482,47 @@ def test_the_command_on_an_empty_registry(toolrag: Run, database_url: str) -> No
     assert toolrag("sync", "shop_tools:TOOLS").code == 0
     other = toolrag("--namespace", "theirs", "calibrate")
     assert (other.code, "namespace 'theirs'" in other.error) == (1, True)
+
+
+class Topics(Embeddings):
+    """Near each other is what is about letters, whatever its words."""
+
+    model = "topics"
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        seed = int.from_bytes(text.encode()[:64]) % 2**32
+        vector = np.random.default_rng(seed).normal(size=32) / 6
+        if "letter" in text.casefold() or "quill" in text.casefold():
+            vector[0] += 1.0 if "make" not in text.casefold() else 0.2
+        return vector.tolist()
+
+
+async def test_calls_show_how_much_words_count(open_registry: OpenRegistry) -> None:
+    """Questions have the words of a tool that nobody calls for them."""
+    embeddings = Topics()
+    registry = await open_registry(embeddings=embeddings)
+    letter = spec("send_letter", "Send a letter by post.")
+    quills = spec("make_quill", "Make a quill: quill, ink and quill paper.")
+    await registry.sync([letter, quills, *many_specs(30)])
+    questions = [f"quill ink paper number {n}" for n in range(LEAST_QUESTIONS)]
+    found = await registry.search("quill ink paper to Rome", threshold=0)
+    assert found[0].tool_name == "make_quill"
+
+    calls = [Called(question=q, tool="send_letter", session=q) for q in questions]
+    record(registry.database_url, calls[:-1], embeddings)
+    assert (await registry.calibrate()).words == 1.0, "too few to be sure"
+    record(registry.database_url, calls[-1:], embeddings)
+    report = await registry.calibrate()
+    assert report.words < 1.0
+    other = await open_registry(embeddings=embeddings)
+    for process in (registry, other):
+        found = await process.search("quill ink paper to Rome", threshold=0)
+        assert found[0].tool_name == "send_letter"
+    assert (await registry.calibrate()).words == report.words
+    explained = await registry.explain("quill ink paper to Rome", "make_quill")
+    assert explained.hit is not None
+    assert explained.hit.parts is not None
+    assert explained.hit.parts.words < 1.0
