@@ -5,10 +5,10 @@
 The same scripted model and the same 10 tools in a bare `create_agent`, and in this project's agent
 with limits, history, guard and approval on and all tools offered: over a registry in memory (no
 database), and over one in a local PostgreSQL, which is asked at each call whether the tool is
-still active. A run has 10 or 30 steps of one call; the time of a step is the difference divided
-by 20, so that what is done once a run (selection, set-up) is not in it. The sides take
-turns. Processor time is given as well: it is that of this process, and other work on
-the machine hardly changes it. Prints one JSON document.
+still active; async runs have the async registry. A run has 10 or 30 steps of one call; the time of
+a step is the difference divided by 20, so that what is done once a run (selection, set-up) is not
+in it. The sides take turns. Processor time is given as well: it is that of this process, and other
+work on the machine hardly changes it. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent import RunLimits, create_tool_rag_agent
 from agent.factory import DEFAULT_SYSTEM_PROMPT
-from registry import LocalPostgres, ToolRegistry, Toolset, migrate
+from registry import AsyncToolRegistry, LocalPostgres, ToolRegistry, Toolset, migrate
 from registry.types import ToolHit, ToolSelection
 
 TOOLS = 10
@@ -122,6 +123,24 @@ class InMemory:
         return dict.fromkeys(names, True)
 
 
+class AsyncInMemory:
+    """The same, awaitable."""
+
+    threshold = 0.0
+
+    def __init__(self, toolset: Toolset) -> None:
+        self._twin = InMemory(toolset)
+
+    async def search(self, query: str, **options: Any) -> list[ToolHit]:
+        return self._twin.search(query, **options)
+
+    async def select(self, query: str, **options: Any) -> ToolSelection:
+        return self._twin.select(query, **options)
+
+    async def active_states(self, names: Iterable[str]) -> dict[str, bool]:
+        return self._twin.active_states(names)
+
+
 def tools() -> list[BaseTool]:
     def lookup(number: int) -> str:
         return f"The entry number {number} of the list."
@@ -148,13 +167,15 @@ def bare(model: BaseChatModel, live: Sequence[BaseTool], **options: Any) -> Agen
 def ours(
     model: BaseChatModel,
     live: Sequence[BaseTool],
-    registry: ToolRegistry | None = None,
+    registry: ToolRegistry | AsyncToolRegistry | type[InMemory] | type[AsyncInMemory] = InMemory,
     **options: Any,
 ) -> Agent:
     toolset = Toolset(live)
     return create_tool_rag_agent(
         model,
-        registry=cast("ToolRegistry", InMemory(toolset)) if registry is None else registry,
+        registry=cast(
+            "ToolRegistry", registry(toolset) if isinstance(registry, type) else registry
+        ),
         toolset=toolset,
         strategy="all",
         threshold=0,
@@ -184,14 +205,20 @@ def step_ms(short: Agent, long: Agent, runner: asyncio.Runner | None) -> Times:
 
 def time_figures(registry: ToolRegistry, live: Sequence[BaseTool]) -> dict[str, Any]:
     """Return p50 of a step on each side, sync and async, and of a run's selection."""
-    make: dict[str, Callable[[BaseChatModel], Agent]] = {
-        "bare": lambda model: bare(model, live),
-        "toolrag, registry in memory": lambda model: ours(model, live, usage_log=False),
-        "toolrag, PostgreSQL and usage log": lambda model: ours(model, live, registry),
-    }
     found: dict[str, Any] = {"selection_p50_ms": selection_ms(registry)}
     with asyncio.Runner() as loop:
-        for name, runner in (("sync", None), ("async", loop)):
+        async_registry = AsyncToolRegistry(registry.url)
+        for name, runner, in_memory, stored in (
+            ("sync", None, InMemory, registry),
+            ("async", loop, AsyncInMemory, async_registry),
+        ):
+            make: dict[str, Callable[[BaseChatModel], Agent]] = {
+                "bare": partial(bare, live=live),
+                "toolrag, registry in memory": partial(
+                    ours, live=live, registry=in_memory, usage_log=False
+                ),
+                "toolrag, PostgreSQL and usage log": partial(ours, live=live, registry=stored),
+            }
             sides = {
                 side: (build(Stepper(steps=SHORT)), build(Stepper(steps=LONG)))
                 for side, build in make.items()
@@ -217,6 +244,7 @@ def time_figures(registry: ToolRegistry, live: Sequence[BaseTool]) -> dict[str, 
                 }
                 for side, (clock, cpu) in middle.items()
             }
+        loop.run(async_registry.close())
     return found
 
 

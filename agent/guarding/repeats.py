@@ -55,12 +55,17 @@ def standing(messages: Sequence[AnyMessage], call: ToolCall | Mapping[str, Any])
 
     Args:
         messages: Of the thread.
-        call: The call; calls without an answer, such as itself, do not count.
+        call: The call; calls without an answer, such as itself, do not count, nor does it alone.
     """
-    steps = list(_steps(messages))
-    if not any(_is_same(call, made) for calls in steps for made, _ in calls):
-        return _NEW
-    return _counted(steps, call)
+    run = messages[_start_of_run(messages) :]
+    # Nearly every call is new, and that is soon seen.
+    is_new = not any(
+        made["id"] != call["id"] and _is_same(call, made)
+        for message in run
+        if isinstance(message, AIMessage)
+        for made in message.tool_calls
+    )
+    return _NEW if is_new else _counted(list(_steps(run)), call)
 
 
 def is_stuck(
@@ -93,8 +98,8 @@ def last_calls(messages: Sequence[AnyMessage]) -> Sequence[ToolCall]:
 _Answered = tuple[ToolCall, ToolMessage]
 
 
-def _steps(messages: Sequence[AnyMessage]) -> Iterator[list[_Answered]]:
-    start = next(
+def _start_of_run(messages: Sequence[AnyMessage]) -> int:
+    return next(
         (
             place
             for place in range(len(messages) - 1, -1, -1)
@@ -102,9 +107,12 @@ def _steps(messages: Sequence[AnyMessage]) -> Iterator[list[_Answered]]:
         ),
         0,
     )
+
+
+def _steps(run: Sequence[AnyMessage]) -> Iterator[list[_Answered]]:
     calls: Sequence[ToolCall] = ()
     answers: dict[str, ToolMessage] = {}
-    for message in messages[start:]:
+    for message in run:
         if isinstance(message, ToolMessage):
             answers[message.tool_call_id] = message
         elif isinstance(message, AIMessage):
