@@ -259,11 +259,9 @@ class RegistryBase:
         ef_search = min(MAX_K, max(self.settings.ef_search, least))
         key = (model_id, ef_search)
         if key not in self._settings_statements:
-            statement = statements.set_search_settings(
-                model_id,
-                ef_search=ef_search,
-                statement_timeout_s=self.settings.statement_timeout_s,
-            ).params(namespace=self.namespace, counted=COUNTED)
+            statement = statements.set_search_settings(model_id, ef_search=ef_search).params(
+                namespace=self.namespace, counted=COUNTED
+            )
             self._settings_statements[key] = DriverStatement.of(statement)
         return self._settings_statements[key]
 

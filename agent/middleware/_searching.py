@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from agent._registry_access import RegistryAccess, SelectOptions
@@ -69,7 +69,7 @@ class Searcher:
         started_at = time.perf_counter()
         for k in self._sizes(query):
             found = self._registry.select(query, **self._options(k))
-            if self._has_enough(found.hits, k):
+            if self._is_enough(found, k):
                 break
         return self._found(query, found, started_at)
 
@@ -79,7 +79,7 @@ class Searcher:
         started_at = time.perf_counter()
         for k in self._sizes(query):
             found = await self._registry.aselect(query, **self._options(k))
-            if self._has_enough(found.hits, k):
+            if self._is_enough(found, k):
                 break
         return self._found(query, found, started_at)
 
@@ -98,9 +98,10 @@ class Searcher:
                 return
             k = min(MAX_K, 4 * k)
 
-    def _has_enough(self, hits: Sequence[ToolHit], k: int) -> bool:
-        live = sum(hit.binding in self._toolset for hit in hits)
-        return len(hits) < k or live >= self._k
+    def _is_enough(self, found: ToolSelection, k: int) -> bool:
+        live = sum(hit.binding in self._toolset for hit in found.hits)
+        # An embedding model that is away would be waited for again.
+        return len(found.hits) < k or live >= self._k or found.by_words_alone
 
     def _found(self, query: str, found: ToolSelection, started_at: float) -> Found:
         """Keep the first k hits with a live tool, what stands before them, and the exempt."""

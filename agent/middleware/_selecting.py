@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from numbers import Real
 from typing import Any
 
 from agent.selection import MAX_BOUND_TOOLS, Offer, Selection, pinned_offer
@@ -34,8 +35,9 @@ def check_options(
     """
     if not _is_count(k) or k > MAX_K:
         raise ConfigurationError(f"k is {k}; it must be a whole number from 1 to {MAX_K}")
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise ConfigurationError(f"threshold is {threshold}; it must be from 0 to 1")
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if threshold is not None and not (is_number and 0 <= threshold <= 1):
+        raise ConfigurationError(f"threshold is {threshold!r}; it must be a number from 0 to 1")
     if strategy not in STRATEGIES:
         raise ConfigurationError(f"strategy is {strategy!r}; choose from {', '.join(STRATEGIES)}")
     if on_no_match not in ("answer", "best_hit"):
@@ -88,6 +90,7 @@ def selection_record(
         "strategy": found.strategy,
         "categories": list(found.categories),
         "threshold": found.threshold,
+        "by_words_alone": found.by_words_alone,
         "hits": [
             {
                 "name": hit.tool_name,

@@ -56,7 +56,7 @@ _LARGE_INDEX = 30_000
 _MOST_EF_SEARCH = 1_000
 
 
-def set_search_settings(model_id: int, *, ef_search: int, statement_timeout_s: float) -> Rows:
+def set_search_settings(model_id: int, *, ef_search: int) -> Rows:
     """Set the search's options until the end of the transaction, and for nothing after it.
 
     Returns what is the same for all candidates, as one row: `serving`, the set of vectors in use;
@@ -67,7 +67,6 @@ def set_search_settings(model_id: int, *, ef_search: int, statement_timeout_s: f
     Args:
         model_id: Whose calibration.
         ef_search: Candidate list of an index scan; twice that in a large index.
-        statement_timeout_s: Of each statement.
     """
     vectors = (
         select(column("reltuples"))
@@ -91,7 +90,6 @@ def set_search_settings(model_id: int, *, ef_search: int, statement_timeout_s: f
         # What is planned once serves as well as a plan for each question, which takes a
         # millisecond.
         func.set_config("plan_cache_mode", "force_generic_plan", True),
-        func.set_config("statement_timeout", str(round(statement_timeout_s * 1_000)), True),
         serving_model_id(),
         *(
             _calibrated(model_id, tool_calibration.c[name]).label(name)

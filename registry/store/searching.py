@@ -125,6 +125,8 @@ class Searching(EmbeddingSets):
             return Candidates()
         searched = self._model
         asked = (
+            # By itself: the next one may wait for a lock already.
+            self._driver_timeout,
             self._search_settings(k),
             self._search_statement(
                 parts,
@@ -133,7 +135,7 @@ class Searching(EmbeddingSets):
                 explained=parameters["explained"] is not None,
             ),
         )
-        (settings,), rows = _runtime.fetch_all(connection, asked, parameters)
+        _, (settings,), rows = _runtime.fetch_all(connection, asked, parameters)
         serving = settings["serving"]
         is_news = serving not in (self._model[0], self._other_serving)
         if (is_news or not rows) and not self._settled(connection, serving, on_replica=on_replica):

@@ -126,6 +126,8 @@ class AsyncSearching(AsyncEmbeddingSets):
             return Candidates()
         searched = self._model
         asked = (
+            # By itself: the next one may wait for a lock already.
+            self._driver_timeout,
             self._search_settings(k),
             self._search_statement(
                 parts,
@@ -134,7 +136,7 @@ class AsyncSearching(AsyncEmbeddingSets):
                 explained=parameters["explained"] is not None,
             ),
         )
-        (settings,), rows = await _runtime.fetch_all(connection, asked, parameters)
+        _, (settings,), rows = await _runtime.fetch_all(connection, asked, parameters)
         serving = settings["serving"]
         is_news = serving not in (self._model[0], self._other_serving)
         if (is_news or not rows) and not await self._settled(
