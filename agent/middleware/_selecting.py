@@ -35,7 +35,7 @@ def check_options(
     """
     if not _is_count(k) or k > MAX_K:
         raise ConfigurationError(f"k is {k}; it must be a whole number from 1 to {MAX_K}")
-    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
     if threshold is not None and not (is_number and 0 <= threshold <= 1):
         raise ConfigurationError(f"threshold is {threshold!r}; it must be a number from 0 to 1")
     if strategy not in STRATEGIES:
